@@ -189,7 +189,7 @@ fn errors() -> Result<String> {
         ("crates/rpc", "The engine"),
         ("crates/fabric", "Fabrics"),
         ("crates/transport", "Addresses and transports"),
-        ("crates/thrift", "Typed services"),
+        ("crates/thrift-core", "Typed services"),
         ("crates/kv", "The key-value store"),
         ("crates/hatkv", "HatKV"),
         ("crates/tier", "The memory tier: records and handles"),

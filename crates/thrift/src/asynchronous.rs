@@ -1,17 +1,17 @@
 //! The asynchronous client that generated code uses: any executor and any number of tasks share one hub.
 
-use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::client::{by_tcp, failed, introduce, numa};
-use crate::descriptor::ServiceDescriptor;
-use crate::error::{CallError, ConnectError, PlanOfError};
 use crate::form::Form;
 use crate::introduction::tagged_id;
 use crate::numa::Bound;
 use crate::route::{Choice, ClientOptions, Route, no_route};
 use crate::running::Known;
-use crate::tcp::{AsyncConnection, ConnectionOptions, HeldMessage, TcpCall};
 use dunlin_fabric::{Address, ChosenTransport, Fabric};
 use dunlin_rpc::{AsyncHub, Call, RunningPlan, SMALL_LIMIT, Tuning};
+use dunlin_thrift_core::{
+    Arguments, CallError, ConnectError, ErrorOf, Outcome, PlanOfError, ServiceDescriptor,
+};
+use dunlin_thrift_tcp::{AsyncConnection, ConnectionOptions, HeldMessage, TcpCall};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};

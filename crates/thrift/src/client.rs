@@ -1,17 +1,17 @@
 //! The synchronous client that generated code uses.
 
-use crate::arguments::{Arguments, ErrorOf, Outcome};
-use crate::descriptor::ServiceDescriptor;
-use crate::error::{CallError, ConnectError, PlanOfError};
 use crate::form::Form;
 use crate::introduction::{INTRODUCTION, Introduction};
-use crate::numa::{Bound, NumaError};
+use crate::numa::Bound;
 use crate::route::{Choice, ClientOptions, Route, no_route};
 use crate::running::Known;
-use crate::tcp::{Connection, ConnectionOptions};
 use dunlin_fabric::{Address, BindError, ChosenTransport, Fabric, Host, Scheme};
 use dunlin_hints::Selection;
 use dunlin_rpc::{CallId, Cause, RunningPlan, SMALL_LIMIT, Tuning};
+use dunlin_thrift_core::{
+    Arguments, CallError, ConnectError, ErrorOf, NumaError, Outcome, PlanOfError, ServiceDescriptor,
+};
+use dunlin_thrift_tcp::{Connection, ConnectionOptions};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,18 +1,19 @@
 //! Connectors: the interface between generated code and either one fabric or a set of fabrics. Generated code
 //! uses only these traits, so it is the same for all fabrics.
 
-use crate::arguments::{Arguments, ErrorOf, Outcome};
 use crate::asynchronous::{AsyncCall, AsyncClient};
 use crate::client::{Client, Pending};
-use crate::descriptor::ServiceDescriptor;
-use crate::error::{CallError, ConnectError, PlanOfError, ServeError};
 use crate::route::ClientOptions;
 use crate::running::over;
-use crate::server::{Processor, Server, ServerOptions, serve_on};
+use crate::server::{Server, ServerOptions, serve_on};
 use crate::tasks::{AsyncProcessor, AsyncServer, Tasks, serve_async_on};
-use crate::tcp::ConnectionOptions;
-use dunlin_fabric::{Address, AddressError, ChosenTransport, Fabric, IntoAddress, ListenError};
+use dunlin_fabric::{Address, ChosenTransport, Fabric, IntoAddress, ListenError};
 use dunlin_rpc::{AsyncHub, RunningPlan};
+use dunlin_thrift_core::{
+    Arguments, CallError, ConnectError, ErrorOf, Outcome, PlanOfError, Processor, ServeError,
+    ServiceDescriptor,
+};
+use dunlin_thrift_tcp::ConnectionOptions;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -82,12 +83,6 @@ pub trait AsyncConnector: Debug + Sized + 'static {
         service: &'static ServiceDescriptor,
         options: ConnectionOptions,
     ) -> Result<Self::AsyncClient, ConnectError>;
-}
-
-impl From<AddressError> for ConnectError {
-    fn from(error: AddressError) -> Self {
-        dunlin_rpc::ConnectError::from(error).into()
-    }
 }
 
 fn address_of(address: impl IntoAddress) -> Result<Address, ServeError> {

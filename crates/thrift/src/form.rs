@@ -14,10 +14,9 @@
 //! bytes ends with a kind byte: 0 after a value, 1 after a tagged result, which holds an exception. Shorter
 //! results are always values: the encoding pads exceptions with zeros to exceed [`SHORT`].
 
-use crate::arguments::{Arguments, ErrorOf, Outcome};
-use crate::codec::{BinaryInput, BinaryOutput};
-use crate::error::CallError;
 use dunlin_rpc::PayloadWriter;
+use dunlin_thrift_core::codec::{BinaryInput, BinaryOutput};
+use dunlin_thrift_core::{Arguments, CallError, ErrorOf, Outcome};
 use pilota::thrift::{ProtocolExceptionKind, ThriftException, new_protocol_exception};
 
 /// The longest bare result without a kind byte, for functions that declare exceptions: the payload capacity

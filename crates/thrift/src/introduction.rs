@@ -4,15 +4,15 @@
 //! The answer holds, with all numbers little-endian: version `u16`; the service's name; the number of
 //! functions `u16`; for each function its id `u16`, its name and its signature; and the server's TCP address,
 //! or an empty text; then, for each function, where it runs and its plan (`on_server.rs`). A text is its length `u8`
-//! and its bytes. A signature is its length `u16` and its bytes (`shape.rs`); it says whether the function has a bare
-//! form (`form.rs`), and it is empty if it would be too long. The id of a bare form is the function's id plus one.
+//! and its bytes. A signature is its length `u16` and its bytes (`Shape::signature`); it says whether the function
+//! has a bare form (`form.rs`), and it is empty if it would be too long. The id of a bare form is the function's id
+//! plus one.
 
-use crate::descriptor::ServiceDescriptor;
 use crate::form::Form;
 use crate::on_server::{FunctionOnServer, OnServer, ServerDescription};
-use crate::shape::is_bare;
-use crate::signature::difference;
 use dunlin_hints::{FunctionHints, ServerConnections};
+use dunlin_thrift_core::ServiceDescriptor;
+use dunlin_thrift_core::signature::{difference, is_bare};
 
 /// The function id of the introduction. The ids of the service's functions follow it.
 pub(crate) const INTRODUCTION: u16 = 0;

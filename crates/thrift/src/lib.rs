@@ -1,8 +1,10 @@
 //! Typed Thrift services: the runtime library that generated code calls.
 //!
-//! This crate holds Thrift's encodings and messages, and the typed layer between generated code and either
-//! the RPC engine or a TCP connection to stock Thrift. It never holds IDL parsing (`dunlin-idl`), code
-//! generation (`dunlin-idl-build`) or the transport of a call (`dunlin-rpc`).
+//! This crate holds the typed layer between generated code and either the RPC engine or a TCP connection to
+//! stock Thrift: routes from hints to plans, the introduction of a server, and the forms of messages on the
+//! engine. It re-exports the encodings and contracts of `dunlin-thrift-core`, and stock Thrift of
+//! `dunlin-thrift-tcp` as [`tcp`]. It never holds IDL parsing (`dunlin-idl`), code generation
+//! (`dunlin-idl-build`) or the transport of a call (`dunlin-rpc`).
 //!
 //! A typed call runs as follows. The generated client borrows the arguments ([`Arguments`]) and passes them
 //! to a [`Client`], which knows the route of each function: the plan selected by its hints, or TCP. The
@@ -13,13 +15,9 @@
 //! [`ApplicationException`] travels as the engine's application error.
 #![forbid(unsafe_code)]
 
-mod arguments;
 mod asynchronous;
 mod client;
-pub mod codec;
 mod connector;
-mod descriptor;
-mod error;
 mod form;
 mod introduction;
 mod numa;
@@ -27,35 +25,28 @@ mod on_server;
 mod route;
 mod running;
 mod server;
-mod shape;
-mod signature;
 mod tasks;
-pub mod tcp;
 
-pub use arguments::{
-    ARGUMENTS, Arguments, ErrorOf, Outcome, read_arguments, read_list, read_map, read_ordered_map,
-    read_ordered_set, read_set, required, room,
-};
 pub use asynchronous::{AsyncCall, AsyncClient, HeldCall};
 pub use client::{Client, Pending};
-pub use codec::{Input, Output, owned_str, read_owned_rest};
 pub use connector::{
     AsyncCalls, AsyncConnector, AsyncWithin, Calls, Connector, Within, serve_async_with, serve_with,
 };
-pub use descriptor::ServiceDescriptor;
 pub use dunlin_fabric::IntoAddress;
-pub use error::{
-    CallError, ConnectError, Failure, Never, PlanOfError, Refusal, ServeError, not_asynchronous,
-    unknown_function,
+pub use dunlin_thrift_core::codec::{self, Input, Output, owned_str, read_owned_rest};
+pub use dunlin_thrift_core::{
+    ARGUMENTS, Arguments, Bare, CallError, ConnectError, Context, ErrorOf, Failure, Field, Never, NumaError,
+    Outcome, Part, PlanOfError, Processor, Refusal, Responder, ServeError, ServiceDescriptor, Shape,
+    not_asynchronous, read_arguments, read_list, read_map, read_ordered_map, read_ordered_set, read_set,
+    required, room, unknown_function,
 };
+pub use dunlin_thrift_tcp as tcp;
 pub use form::Form;
-pub use numa::NumaError;
 pub use on_server::{FunctionOnServer, PlanOnServer, ServerDescription};
 pub use pilota;
 pub use pilota::thrift::{ApplicationException, ApplicationExceptionKind, Message, TType, ThriftException};
 pub use pilota::{Bytes, FastStr};
 pub use route::{ClientOptions, Route};
 pub use running::{describe, over};
-pub use server::{Adapter, Context, Processor, Responder, Server, ServerOptions};
-pub use shape::{Bare, Field, Part, Shape};
+pub use server::{Adapter, Server, ServerOptions};
 pub use tasks::{AsyncProcessor, AsyncServer, CallTask, Tasks};

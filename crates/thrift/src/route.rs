@@ -1,14 +1,13 @@
 //! Routes: the plan that the hints select for each function, and the connections it requires.
 
-use crate::descriptor::ServiceDescriptor;
-use crate::error::{CallError, ConnectError};
 use crate::form::Form;
 use crate::introduction::Introduction;
 use crate::numa;
-use crate::tcp::ConnectionOptions;
 use dunlin_fabric::{Capabilities, Fabric, Host, Topology};
 use dunlin_hints::{Environment, FunctionHints, SelectError, Selection, Side, select, unify_sharing};
 use dunlin_rpc::{ClientConfig, Plan, ServerConnections};
+use dunlin_thrift_core::{CallError, ConnectError, ServiceDescriptor};
+use dunlin_thrift_tcp::ConnectionOptions;
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
 

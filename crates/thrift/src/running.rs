@@ -1,13 +1,12 @@
 //! How the calls of a typed client run, as the client knows it.
 
-use crate::descriptor::ServiceDescriptor;
-use crate::error::{ConnectError, PlanOfError};
 use crate::introduction::{INTRODUCTION, Introduction};
 use crate::on_server::{OnServer, ServerDescription};
 use crate::route::Route;
 use dunlin_fabric::{Address, ChosenTransport, Fabric, Scheme};
 use dunlin_hints::{Selection, nearest};
 use dunlin_rpc::{ClientConfig, RunningPlan, RunsIn, Tuning};
+use dunlin_thrift_core::{ConnectError, PlanOfError, ServiceDescriptor};
 
 /// Asks the server at `address` for its functions: where each runs, and the plan that the server's own hints
 /// select on this fabric. Connects for it with `config`, and blocks for at most its two time limits.

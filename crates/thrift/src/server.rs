@@ -1,95 +1,25 @@
-//! The server side: the traits that generated code implements, and the adapter that connects them to the
-//! engine.
+//! The server side: the adapter that connects a processor to the engine, and the server of both transports.
 
-use crate::arguments::Outcome;
-use crate::codec::{BinaryInput, Input, part};
-use crate::descriptor::ServiceDescriptor;
-use crate::error::{Failure, Refusal, ServeError};
 use crate::form::{Form, bare_size, encode_bare};
 use crate::introduction::{INTRODUCTION, Introduction, function_number};
 use crate::numa;
 use crate::on_server::{OnServer, Placement};
 use crate::route::environment;
-use crate::tcp;
-use dunlin_fabric::{Address, Clock, Fabric, Host, Nanos, Topology};
+use dunlin_fabric::{Address, Fabric, Host, Topology};
 use dunlin_hints::{Environment, FunctionHints, Side, nearest, select};
 use dunlin_rpc::{
     ApplicationCode, FunctionMode, PoolService, Reply, Request, ServerBuilder, ServerConfig, Service, Status,
 };
-use pilota::Bytes;
+use dunlin_thrift_core::codec::BinaryInput;
+use dunlin_thrift_core::{
+    Context, Failure, Outcome, Processor, Refusal, Responder, ServeError, ServiceDescriptor,
+};
+use dunlin_thrift_tcp as tcp;
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind, ThriftException};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Facts about a call that a handler may use besides the arguments.
-#[derive(Clone, Debug)]
-pub struct Context {
-    /// The deadline on the server's clock, if the call has one.
-    pub(crate) deadline: Option<(Nanos, Clock)>,
-    /// The number of the caller's connection, the same for all its calls.
-    pub session: u64,
-    /// Whether the call came through stock Thrift over TCP.
-    pub tcp: bool,
-    /// The memory of the message, if it may be shared.
-    pub(crate) memory: Option<Bytes>,
-}
-
-impl Context {
-    /// Returns the time that is left now until the call's deadline: zero if it has passed, `None` without a
-    /// deadline, and for calls over TCP, which do not carry it. Reads the clock.
-    pub fn time_left(&self) -> Option<Duration> {
-        let (deadline, clock) = self.deadline.as_ref()?;
-        Some(Duration::from_nanos(deadline.saturating_sub(clock.now())))
-    }
-
-    /// Returns the bytes of an argument as `Bytes`, to be kept or returned.
-    ///
-    /// They share the message's memory without a copy if the argument is large, fills most of the message,
-    /// and came over TCP in a framed message of the binary encoding. Otherwise they are copied.
-    pub fn share(&self, argument: &[u8]) -> Bytes {
-        let shared = self.memory.as_ref().and_then(|memory| part(memory, argument));
-        shared.unwrap_or_else(|| Bytes::copy_from_slice(argument))
-    }
-}
-
-/// The destination of a call's result.
-pub trait Responder {
-    /// The return value of the answering methods.
-    type Done;
-
-    /// Answers with an outcome. Oneway calls are answered too; their answers are discarded.
-    fn respond<R: Outcome>(self, outcome: Result<R, Refusal>) -> Self::Done;
-
-    /// Answers with the handler's result.
-    #[inline]
-    fn answer<R: Outcome>(self, result: Result<R::Value, Failure<R::Exception>>) -> Self::Done
-    where
-        Self: Sized,
-    {
-        self.respond(R::of(result))
-    }
-
-    /// Answers a call of an unknown function.
-    fn refuse(self, refusal: Refusal) -> Self::Done;
-}
-
-/// A service with its handler: reads the arguments, calls the handler and answers. Generated code implements
-/// it.
-pub trait Processor: Send + Sync + 'static {
-    /// Returns the service's descriptor.
-    fn service(&self) -> &'static ServiceDescriptor;
-
-    /// Executes one call of the function with this index in the service's descriptor.
-    fn process<'a, I: Input<'a>, R: Responder>(
-        &self,
-        function: usize,
-        input: &mut I,
-        context: &Context,
-        responder: R,
-    ) -> R::Done;
-}
 
 /// A processor as a service of the engine. All workers and the TCP server share the handler.
 #[derive(Debug)]
@@ -210,7 +140,7 @@ impl<P: Processor> Adapter<P> {
             return Ok(reply.write(&self.introduction)?);
         };
         let deadline = request.deadline().map(|(deadline, clock)| (deadline, clock.clone()));
-        let context = Context { deadline, session: request.session, tcp: false, memory: None };
+        let context = Context::on_engine(request.session, deadline);
         let mut input = match form {
             Form::Bare => BinaryInput::bare(request.payload),
             Form::Tagged => BinaryInput::new(request.payload),

@@ -1,19 +1,17 @@
 //! Asynchronous handlers. Each call is a task on the application's executor: a thread of the server pulls the
 //! call and spawns it. The tasks in progress are counted, and calls beyond the limit are refused.
 
-use crate::arguments::Outcome;
-use crate::codec::BinaryInput;
-use crate::descriptor::ServiceDescriptor;
-use crate::error::{Refusal, ServeError};
 use crate::form::Form;
 use crate::introduction::{Introduction, function_number};
 use crate::on_server::OnServer;
 use crate::route::environment;
-use crate::server::{Context, Responder, ServerOptions, application_code, bound_cores};
+use crate::server::{ServerOptions, application_code, bound_cores};
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Task};
 use dunlin_rpc::{
     FunctionMode, Incoming, Puller, Reply, Request, RunsIn, ServerBuilder, ServerConfig, Status,
 };
+use dunlin_thrift_core::codec::BinaryInput;
+use dunlin_thrift_core::{Context, Outcome, Refusal, Responder, ServeError, ServiceDescriptor};
 use pilota::thrift::{ApplicationException, ApplicationExceptionKind};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -248,12 +246,8 @@ fn spawn_calls<F: Fabric, P: AsyncProcessor>(
             }
             incoming.begin();
             let payload = std::mem::take(&mut incoming.payload);
-            let context = Context {
-                deadline: incoming.deadline().map(|(deadline, clock)| (deadline, clock.clone())),
-                session: incoming.session,
-                tcp: false,
-                memory: None,
-            };
+            let deadline = incoming.deadline().map(|(deadline, clock)| (deadline, clock.clone()));
+            let context = Context::on_engine(incoming.session, deadline);
             let input = match form {
                 Form::Bare => BinaryInput::bare(&payload),
                 Form::Tagged => BinaryInput::new(&payload),

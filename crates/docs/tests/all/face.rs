@@ -187,6 +187,8 @@ fn programs_have_to_expect_further_variants_of_every_error() {
         "wire",
         "hints",
         "thrift",
+        "thrift-core",
+        "thrift-tcp",
         "transport",
         "idl-build",
         "kv",
