@@ -505,6 +505,9 @@ impl ThreadDomain for OfiDomain {
     ) -> Result<(), PostError> {
         self.idle.reset();
         let found = self.queue_pairs.find_mut(queue_pair).ok_or(PostError::NoSuch("queue pair"))?;
+        if request.operation.local_region().is_some_and(|r| !r.region().memory().is_of(&self.device)) {
+            return Err(PostError::ForeignRegion);
+        }
         found.post(request, &self.capabilities)?;
         if !found.is_pending {
             self.drive(slot_of(queue_pair));

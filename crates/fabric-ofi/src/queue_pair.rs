@@ -14,7 +14,7 @@ use crate::receives::{Arrivals, Receive, Received, Receives};
 use dunlin_fabric::queue_pair_table::Identified;
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig, QueuePairId,
-    QueuePairState, RegionKey, WorkId,
+    QueuePairState, RegionKey, RegionRange, WorkId,
 };
 use std::collections::VecDeque;
 use std::io;
@@ -33,8 +33,12 @@ pub(crate) enum Held {
     Copied(Box<[u8]>),
     /// A copy of the header and the bytes, for providers that accept only one part.
     Whole(Box<[u8]>),
+    /// A range of a region to send.
+    Region(RegionRange<OfiMemory>),
     /// A READ's destination, which the completion returns.
     Destination(Buffer<OfiMemory>),
+    /// A READ's destination in a region.
+    RegionDestination(RegionRange<OfiMemory>),
 }
 
 impl Held {
@@ -45,6 +49,7 @@ impl Held {
             Held::One(buffer) | Held::Destination(buffer) => usize::from(!buffer.is_empty()),
             Held::Several(gather) => gather.iter().filter(|buffer| !buffer.is_empty()).count(),
             Held::Copied(_) | Held::Whole(_) => 1,
+            Held::Region(range) | Held::RegionDestination(range) => usize::from(range.length() > 0),
         }
     }
 
@@ -55,6 +60,11 @@ impl Held {
             Held::One(buffer) | Held::Destination(buffer) => buffer.to_vec(),
             Held::Several(gather) => gather.iter().flat_map(|buffer| buffer.iter().copied()).collect(),
             Held::Copied(bytes) | Held::Whole(bytes) => bytes.to_vec(),
+            Held::Region(range) | Held::RegionDestination(range) => {
+                let mut bytes = vec![0; range.length()];
+                range.copy_out(0, &mut bytes);
+                bytes
+            }
         }
     }
 }
@@ -343,6 +353,7 @@ impl QueuePair {
         let buffer = match held {
             Held::Destination(buffer) => Some(buffer),
             Held::Nothing | Held::One(_) | Held::Several(_) | Held::Copied(_) | Held::Whole(_) => None,
+            Held::Region(_) | Held::RegionDestination(_) => None,
         };
         Some(Completion {
             id,

@@ -9,8 +9,8 @@ use crate::order::Next;
 use crate::queue_pair::{DATA, Held, NOTICE, Posted, QueuePair, Sent};
 use crate::receives::SEQUENCE;
 use dunlin_fabric::{
-    Buffer, Capabilities, Data, Opcode, Operation, PostError, QueuePairState, RequestKind, WorkRequest,
-    request_name,
+    Buffer, Capabilities, Data, Opcode, Operation, PostError, QueuePairState, RegionRange, RemoteSlice,
+    RequestKind, WorkId, WorkRequest, request_name,
 };
 use std::io::{self, ErrorKind};
 
@@ -24,6 +24,11 @@ fn only(allowed: bool, why: &'static str) -> Result<(), PostError> {
 
 fn part(buffer: &Buffer<OfiMemory>) -> libc::iovec {
     libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() }
+}
+
+/// Returns the first bytes of a range, which has so many.
+fn part_of(range: &RegionRange<OfiMemory>, length: usize) -> libc::iovec {
+    libc::iovec { iov_base: range.start().cast(), iov_len: length }
 }
 
 /// Parts of a message in libfabric's format.
@@ -56,6 +61,8 @@ impl Parts {
             Held::Copied(bytes) | Held::Whole(bytes) => {
                 self.push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
             }
+            Held::Region(range) => self.push(part_of(range, range.length())),
+            Held::RegionDestination(range) => self.push(part_of(range, read as usize)),
             Held::Destination(buffer) => self.push(libc::iovec { iov_len: read as usize, ..part(buffer) }),
         }
     }
@@ -127,27 +134,12 @@ impl QueuePair {
                 Ok(sent)
             }
             Operation::Read { from, into } => {
-                let limit = capabilities.max_message;
-                for limit in [limit, u32::try_from(into.len()).unwrap_or(u32::MAX)] {
-                    if from.length > limit {
-                        return Err(PostError::Length { length: from.length.into(), limit });
-                    }
-                }
-                let remote = self.remote(from.key, from.offset);
-                Ok(Sent {
-                    id,
-                    opcode: Opcode::Read,
-                    bytes: from.length,
-                    // A READ always makes a completion.
-                    signaled: true,
-                    held: Held::Destination(into),
-                    inline: 0,
-                    remote,
-                    to_post: if from.length > 0 { DATA } else { 0 },
-                    outstanding: 0,
-                    writing: false,
-                    failed: None,
-                })
+                let room = into.len();
+                self.read(id, from, (Held::Destination(into), room), capabilities)
+            }
+            Operation::ReadInto { from, into } => {
+                let room = into.length();
+                self.read(id, from, (Held::RegionDestination(into), room), capabilities)
             }
             Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => {
                 Err(PostError::Transport("this provider has no atomics"))
@@ -155,11 +147,40 @@ impl QueuePair {
         }
     }
 
+    /// Makes a READ into memory of `room` bytes.
+    fn read(
+        &mut self,
+        id: WorkId,
+        from: RemoteSlice,
+        (held, room): (Held, usize),
+        capabilities: &Capabilities,
+    ) -> Result<Sent, PostError> {
+        for limit in [capabilities.max_message, u32::try_from(room).unwrap_or(u32::MAX)] {
+            if from.length > limit {
+                return Err(PostError::Length { length: from.length.into(), limit });
+            }
+        }
+        Ok(Sent {
+            id,
+            opcode: Opcode::Read,
+            bytes: from.length,
+            // A READ always makes a completion.
+            signaled: true,
+            held,
+            inline: 0,
+            remote: self.remote(from.key, from.offset),
+            to_post: if from.length > 0 { DATA } else { 0 },
+            outstanding: 0,
+            writing: false,
+            failed: None,
+        })
+    }
+
     /// Makes a request that sends data; copies inline data after the header in the next number's place.
     #[inline]
     fn sent(
         &mut self,
-        id: dunlin_fabric::WorkId,
+        id: WorkId,
         opcode: Opcode,
         signaled: bool,
         data: Data<'_, OfiMemory>,
@@ -190,6 +211,7 @@ impl QueuePair {
             }
             Data::Buffer(buffer) => Held::One(buffer),
             Data::Gather(gather) => Held::Several(gather),
+            Data::Region(range) => Held::Region(range),
         };
         let bytes = length as u32;
         let (remote, failed) = (Remote::default(), None);

@@ -23,7 +23,7 @@ pub(crate) fn concluded(
             value = result.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
             None
         }
-        None | Some(Held::One(_) | Held::Several(_)) => None,
+        None | Some(Held::One(_) | Held::Several(_) | Held::Region(_)) => None,
     };
     let Sent { id, opcode, bytes, .. } = sent;
     Completion { id, status, opcode, bytes, immediate: None, value, queue_pair, buffer }

@@ -319,6 +319,7 @@ impl RdmaDomain {
             flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
             is_soft_iwarp: self.device.attributes.is_soft_iwarp,
             scratch: &mut self.scratch,
+            device: &self.device,
         };
         post(found, means).inspect_err(|_| {
             self.flush_at = self.flush_at.min(found.flush_at.unwrap_or(Nanos::MAX));

@@ -6,7 +6,7 @@ use dunlin_fabric::{Access, AnyMemory, Memory, RegisterError};
 use dunlin_fabric_control::Mapping;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// The length from which all cores give memory its pages before the NIC pins it, in bytes.
 const POPULATE_FROM: usize = 64 << 20;
@@ -115,14 +115,17 @@ struct Registrations {
 ///
 /// The NIC pins its pages, so all of them are allocated at once and count against the limit of locked memory
 /// (`ulimit -l`). Each kind of access that is granted has its own memory region, which all grants of that
-/// kind share. When the last of them is revoked, the region is deregistered. A peer that guesses the keys of
+/// kind share. When the last of them is revoked, the region is deregistered. This side's own requests have one more,
+/// which is pinned and counted as well. A peer that guesses the keys of
 /// another peer's grants can use them, as on every device with one protection domain.
 #[derive(Debug)]
 pub struct RdmaMemory {
     mapping: Arc<Mapping>,
     access: Access,
-    /// For this side's own sends and RECVs; `None` for memory that peers can change.
-    local: Option<Registration>,
+    /// For this side's own requests. Memory that peers can change has it from its first
+    /// [range](dunlin_fabric::RegionRange) on: such memory is otherwise only granted, and the keys of grants end with
+    /// them.
+    local: OnceLock<Registration>,
     registrations: Mutex<Registrations>,
     device: Arc<Device>,
 }
@@ -155,9 +158,9 @@ impl RdmaMemory {
         }
         let mapping = Arc::new(mapping);
         let (local, fresh) = if access.changes() {
-            (None, Some(Arc::new(Registration::new(device, &mapping, access)?)))
+            (OnceLock::new(), Some(Arc::new(Registration::new(device, &mapping, access)?)))
         } else {
-            (Some(Registration::new(device, &mapping, Access::LOCAL)?), None)
+            (OnceLock::from(Registration::new(device, &mapping, Access::LOCAL)?), None)
         };
         let registrations = Mutex::new(Registrations { fresh, granted: Vec::new() });
         Ok(RdmaMemory { mapping, access, local, registrations, device: Arc::clone(device) })
@@ -166,7 +169,7 @@ impl RdmaMemory {
     /// Returns the key for this side's own work requests.
     #[inline]
     pub(crate) fn local_key(&self) -> u32 {
-        self.local.as_ref().map_or(0, |registration| registration.local_key)
+        self.local.get().map_or(0, |registration| registration.local_key)
     }
 
     /// Returns whether the memory was registered with this device.
@@ -201,6 +204,18 @@ unsafe impl Memory for RdmaMemory {
     }
     fn access(&self) -> Access {
         self.access
+    }
+    fn prepare_local(&self) -> Result<(), RegisterError> {
+        if self.local.get().is_some() {
+            return Ok(());
+        }
+        // With the lock, so that threads do not pin the pages twice.
+        let _known = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.local.get().is_none() {
+            let local = Registration::new(&self.device, &self.mapping, Access::LOCAL)?;
+            self.local.get_or_init(|| local);
+        }
+        Ok(())
     }
     fn adopted(&self) -> Option<&AnyMemory> {
         self.mapping.adopted()

@@ -10,7 +10,7 @@ use crate::sys;
 use dunlin_fabric::queue_pair_table::Identified;
 use dunlin_fabric::{
     Buffer, CompletionQueueId, Gather, Host, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RealHost,
-    RegionKey, Transport, WorkId,
+    RegionKey, RegionRange, Transport, WorkId,
 };
 use dunlin_fabric_control::{Flag, Place};
 use std::collections::VecDeque;
@@ -24,6 +24,9 @@ pub(crate) enum Held {
     /// Buffers to send.
     #[expect(dead_code, reason = "kept until the NIC is done with it")]
     Several(Gather<RdmaMemory>),
+    /// A range of a region to send, or a READ's destination in a region.
+    #[expect(dead_code, reason = "kept until the NIC is done with it")]
+    Region(RegionRange<RdmaMemory>),
     /// A READ's destination, which the completion returns.
     Destination(Buffer<RdmaMemory>),
 }
@@ -148,6 +151,12 @@ pub(crate) fn part_of(buffer: &Buffer<RdmaMemory>) -> sys::ScatterGather {
         length: u32::try_from(buffer.len()).unwrap_or(u32::MAX),
         local_key: buffer.memory().local_key(),
     }
+}
+
+/// Converts the first `length` bytes of a range, which has so many, to verbs' format.
+pub(crate) fn part_of_region(range: &RegionRange<RdmaMemory>, length: u32) -> sys::ScatterGather {
+    let local_key = range.region().memory().local_key();
+    sys::ScatterGather { address: range.start() as u64, length, local_key }
 }
 
 /// RECVs of a queue pair, which complete in posting order.

@@ -1,14 +1,16 @@
 //! Converts work requests to verbs' format: checks them, links them, and posts them with one doorbell.
 
+use crate::device::Device;
 use crate::early::Early;
 use crate::handles::AddressHandle;
 use crate::memory::RdmaMemory;
-use crate::queue_pair::{Held, QueuePair, Sent, part_of};
+use crate::queue_pair::{Held, QueuePair, Sent, part_of, part_of_region};
 use crate::sys;
 use dunlin_fabric::{
     AddressHandleId, AddressHandles, Arena, Capabilities, Data, InlineWrite, ListError, MAX_LIST, Opcode,
     Operation, PostError, QueuePairState, RegionKey, RequestKind, Transport, WorkRequest, request_name,
 };
+use std::sync::Arc;
 
 /// The maximum number of parts of one message.
 pub(crate) const MAX_PARTS: usize = 4;
@@ -34,6 +36,8 @@ pub(crate) struct Means<'a> {
     pub(crate) is_soft_iwarp: bool,
     /// Memory for inline messages of more parts than verbs allows.
     pub(crate) scratch: &'a mut Vec<u8>,
+    /// The device, with which local regions have to be registered.
+    pub(crate) device: &'a Arc<Device>,
 }
 
 /// On Soft-iWARP, messages of one part up to this number of bytes go inline, if the inline limit allows it.
@@ -121,6 +125,10 @@ fn local(
             }
             (count, Some(Held::Several(gather)))
         }
+        Data::Region(range) => {
+            parts[0] = part_of_region(&range, length as u32);
+            (usize::from(length > 0), Some(Held::Region(range)))
+        }
     };
     Ok(Local { count, inline, bytes: length as u32, held, misaligned: false })
 }
@@ -131,6 +139,16 @@ const NO_IMMEDIATE: &str = "this device has no immediate data";
 #[inline]
 fn only(allowed: bool, why: &'static str) -> Result<(), PostError> {
     if allowed { Ok(()) } else { Err(PostError::Transport(why)) }
+}
+
+/// Checks whether a READ of `length` bytes into `room` bytes can be posted.
+#[inline]
+fn check_read(reliable: bool, length: u32, limit: u32, room: usize) -> Result<(), PostError> {
+    only(reliable, "READ needs a reliable connection")?;
+    match limit.min(u32::try_from(room).unwrap_or(u32::MAX)) {
+        limit if length > limit => Err(PostError::Length { length: length.into(), limit }),
+        _ => Ok(()),
+    }
 }
 
 impl QueuePair {
@@ -258,7 +276,8 @@ impl QueuePair {
         // SAFETY: the parts are buffers, which `sends` holds until the completion of their request or a later
         // one, and drops after the handle, or inline data, which outlives this call: it is the caller's, or
         // in the scratch memory, which does not move until it is cleared for the next list. The NIC writes
-        // only to READs' destinations and atomics' results, which are exclusively owned buffers.
+        // only to READs' destinations and atomics' results: exclusively owned buffers, and regions, of which no
+        // reference exists.
         let Err((taken, error)) = (unsafe { handle.post(list) }) else { return Ok(()) };
         let is_full = taken == 0 && error.raw_os_error() == Some(libc::ENOMEM);
         if !is_full {
@@ -288,6 +307,9 @@ impl QueuePair {
         let datagram = self.config.transport == Transport::UnreliableDatagram;
         let limit = if datagram { means.capabilities.max_datagram } else { means.capabilities.max_message };
         let max_inline = means.capabilities.max_inline;
+        if operation.local_region().is_some_and(|range| !range.region().memory().is_of(means.device)) {
+            return Err(PostError::ForeignRegion);
+        }
         let (opcode, local) = match operation {
             Operation::Send { data, immediate, to } => {
                 only(immediate.is_none() || means.capabilities.immediate, NO_IMMEDIATE)?;
@@ -308,17 +330,22 @@ impl QueuePair {
                 (Opcode::Write, local)
             }
             Operation::Read { from, into: destination } => {
-                only(reliable, "READ needs a reliable connection")?;
-                for limit in [limit, u32::try_from(destination.len()).unwrap_or(u32::MAX)] {
-                    if from.length > limit {
-                        return Err(PostError::Length { length: from.length.into(), limit });
-                    }
-                }
+                check_read(reliable, from.length, limit, destination.len())?;
                 signaled = true;
                 into.opcode = sys::OPCODE_READ;
                 into.remote.memory = self.remote(from.key, from.offset);
                 parts[0] = sys::ScatterGather { length: from.length, ..part_of(&destination) };
                 let (count, held) = (usize::from(from.length > 0), Some(Held::Destination(destination)));
+                let local = Local { count, inline: false, bytes: from.length, held, misaligned: false };
+                (Opcode::Read, local)
+            }
+            Operation::ReadInto { from, into: destination } => {
+                check_read(reliable, from.length, limit, destination.length())?;
+                signaled = true;
+                into.opcode = sys::OPCODE_READ;
+                into.remote.memory = self.remote(from.key, from.offset);
+                parts[0] = part_of_region(&destination, from.length);
+                let (count, held) = (usize::from(from.length > 0), Some(Held::Region(destination)));
                 let local = Local { count, inline: false, bytes: from.length, held, misaligned: false };
                 (Opcode::Read, local)
             }
@@ -334,7 +361,7 @@ impl QueuePair {
             }
         };
         into.id = request_name(RequestKind::Send, self.id.0, self.sends.next());
-        let holds = matches!(local.held, Some(Held::One(_) | Held::Several(_)));
+        let holds = matches!(local.held, Some(Held::One(_) | Held::Several(_) | Held::Region(_)));
         into.flags = if signaled || (means.is_soft_iwarp && holds) { sys::SEND_SIGNALED } else { 0 };
         if opcode != Opcode::Read {
             into.flags |= means.flags;

@@ -4,7 +4,9 @@ use crate::inbound::{Pieces, range_of};
 use crate::large_read::LargeReads;
 use crate::link::LinkShared;
 use crate::memory::{Import, ShmMemory};
-use dunlin_fabric::{Access, CompletionStatus, Data, Gather, InlineLine, RegionKey, copy};
+use dunlin_fabric::{
+    Access, CompletionStatus, Data, Gather, InlineLine, RegionKey, RegionRange, RemoteSlice, copy,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,6 +22,8 @@ pub(crate) enum Source<'a> {
     One(&'a [u8]),
     /// Registered buffers.
     Gather(&'a Gather<ShmMemory>),
+    /// Memory that peers may change meanwhile.
+    Region(&'a RegionRange<ShmMemory>),
 }
 
 impl<'a> Source<'a> {
@@ -30,6 +34,7 @@ impl<'a> Source<'a> {
             Data::Inline(parts) => Source::Parts(parts),
             Data::Buffer(buffer) => Source::One(buffer),
             Data::Gather(gather) => Source::Gather(gather),
+            Data::Region(range) => Source::Region(range),
         }
     }
 
@@ -40,6 +45,7 @@ impl<'a> Source<'a> {
             Source::Parts(parts) => parts.iter().map(|p| p.len() as u64).sum(),
             Source::One(bytes) => bytes.len() as u64,
             Source::Gather(gather) => gather.iter().map(|b| b.len() as u64).sum(),
+            Source::Region(range) => range.length() as u64,
         }
     }
 }
@@ -50,7 +56,23 @@ impl Pieces for Source<'_> {
             Source::Parts(parts) => range_of(parts.iter().copied(), from, length, each),
             Source::One(bytes) => range_of(std::iter::once(*bytes), from, length, each),
             Source::Gather(gather) => range_of(gather.iter().map(|b| &b[..]), from, length, each),
+            Source::Region(range) => private_pieces(range, from, length, each),
         }
+    }
+}
+
+/// The longest piece of [`private_pieces`], in bytes.
+const PRIVATE_PIECE: usize = 4096;
+
+/// Calls `each` with private copies of pieces of a range, since no slice of it may be made.
+#[inline(never)]
+fn private_pieces(range: &RegionRange<ShmMemory>, from: usize, length: usize, each: &mut dyn FnMut(&[u8])) {
+    let mut piece = [0; PRIVATE_PIECE];
+    let end = range.length().min(from.saturating_add(length));
+    for at in (from..end).step_by(PRIVATE_PIECE) {
+        let wanted = (end - at).min(PRIVATE_PIECE);
+        let copied = range.copy_out(at, &mut piece[..wanted]);
+        each(&piece[..copied]);
     }
 }
 
@@ -115,7 +137,8 @@ impl ImportCache {
         if length == 0 {
             return Ok(());
         }
-        let mut at = self.range(link, key, offset, length, Access::WRITE)?;
+        let start = self.range(link, key, offset, length, Access::WRITE)?;
+        let mut at = start;
         // SAFETY: the range is valid for the length of all parts together, and their lengths add up to it, so
         // `at` stays inside.
         let mut put = |part: &[u8]| at = unsafe { put(part, at) };
@@ -124,6 +147,8 @@ impl ImportCache {
             Source::Parts(parts) => parts.iter().for_each(|part| put(part)),
             Source::One(bytes) => put(bytes),
             Source::Gather(gather) => gather.iter().for_each(|buffer| put(buffer)),
+            // SAFETY: both are valid for that length, and no reference exists to either.
+            Source::Region(range) => unsafe { copy::to_peer(range.start(), start, range.length()) },
         }
         Ok(())
     }
@@ -181,7 +206,27 @@ impl ImportCache {
         let source = self.range(link, key, offset, into.len() as u64, Access::READ)?;
         // SAFETY: the source is valid for that length and the cache keeps its mapping; the destination is
         // exclusively borrowed.
-        unsafe { self.large_reads.copy(source, into) };
+        unsafe { self.large_reads.copy(source, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Executes a READ into a region.
+    pub(crate) fn read_into(
+        &mut self,
+        link: &Arc<LinkShared>,
+        from: RemoteSlice,
+        into: &RegionRange<ShmMemory>,
+    ) -> Result<(), CompletionStatus> {
+        let length = from.length as usize;
+        if length > into.length() {
+            return Err(CompletionStatus::LocalLength);
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        let source = self.range(link, from.key, from.offset, from.length.into(), Access::READ)?;
+        // SAFETY: both are valid for that length, and no reference exists to either.
+        unsafe { self.large_reads.copy(source, into.start(), length) };
         Ok(())
     }
 

@@ -313,8 +313,10 @@ fn victim() -> Victim {
 fn no_work_request_reaches_a_ring_or_a_doorbell() {
     use dunlin_fabric::{Arena, Data, Operation, RemoteSlice, WorkRequest};
     let arena = Arena::new(ShmMemory::new(4096, Access::LOCAL).unwrap()).unwrap();
+    let region = dunlin_fabric::Region::new(ShmMemory::new(4096, Access::WRITE).unwrap());
+    region.store(0, 7);
     for which in 0..2 {
-        for kind in 0..4 {
+        for kind in 0..6 {
             let mut victim = victim();
             let key = victim.granted[which];
             let operation = match kind {
@@ -324,6 +326,14 @@ fn no_work_request_reaches_a_ring_or_a_doorbell() {
                     into: arena.reserve(8).unwrap(),
                 },
                 2 => Operation::FetchAdd { key, offset: 0, add: 1 },
+                3 => Operation::ReadInto {
+                    from: RemoteSlice { key, offset: 0, length: 8 },
+                    into: region.range(0, 8).unwrap(),
+                },
+                4 => {
+                    let data = Data::Region(region.range(0, 8).unwrap());
+                    Operation::Write { data, key, offset: 0, immediate: None }
+                }
                 _ => Operation::CompareSwap { key, offset: 0, expected: 0, swap: 1 },
             };
             let request = WorkRequest { id: WorkId(1), operation, signaled: false };
@@ -332,6 +342,7 @@ fn no_work_request_reaches_a_ring_or_a_doorbell() {
             victim.domain.poll(victim.queue, &mut found, 16);
             assert_eq!(found[0].status, CompletionStatus::RemoteAccess, "{which} {kind}");
             assert_eq!(victim.ours.mapping().word(0).load(std::sync::atomic::Ordering::Relaxed), 0);
+            assert_eq!(region.load(0), 7);
         }
     }
 }

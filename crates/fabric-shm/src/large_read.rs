@@ -35,15 +35,14 @@ pub(crate) struct LargeReads {
 }
 
 impl LargeReads {
-    /// Copies all of `into` from `source`, as [`copy::from_peer`] does.
+    /// Copies `length` bytes from `source` to `start`, as [`copy::from_peer`] does.
     ///
     /// # Safety
-    /// `source` must be readable for `into.len()` bytes, in memory that does not overlap `into`.
+    /// As for [`copy::from_peer`].
     #[inline]
-    pub(crate) unsafe fn copy(&mut self, source: *const u8, into: &mut [u8]) {
-        let (start, length) = (into.as_mut_ptr(), into.len());
+    pub(crate) unsafe fn copy(&mut self, source: *const u8, start: *mut u8, length: usize) {
         if length < LARGE_FROM {
-            // SAFETY: by the caller's contract, and `into` is exclusively borrowed.
+            // SAFETY: by the caller's contract.
             return unsafe { copy::from_peer(source, start, length) };
         }
         let judge = &mut self.judges[class(length)];
@@ -153,7 +152,7 @@ mod tests {
             let source: Vec<u8> = (0..length).map(|at| (at * 31 + at / 251 + turn) as u8).collect();
             let mut into = vec![0; length];
             // SAFETY: both have that length and do not overlap.
-            unsafe { reads.copy(source.as_ptr(), &mut into) };
+            unsafe { reads.copy(source.as_ptr(), into.as_mut_ptr(), length) };
             assert!(into == source, "{length} bytes");
         }
         assert_eq!(reads.judges[0].turn, 20);

@@ -126,6 +126,7 @@ impl QueuePair {
                 Deferred::Write { data: self.send.stage(data), key, offset, immediate }
             }
             Operation::Read { from, into } => Deferred::Read { from, into },
+            Operation::ReadInto { from, into } => Deferred::ReadInto { from, into },
             Operation::FetchAdd { key, offset, add } => Deferred::FetchAdd { key, offset, add },
             Operation::CompareSwap { key, offset, expected, swap } => {
                 Deferred::CompareSwap { key, offset, expected, swap }
@@ -282,6 +283,11 @@ impl QueuePair {
                 outcome.status = status_of(&result);
                 outcome.bytes = from.length;
                 outcome.buffer = Some(into);
+            }
+            Deferred::ReadInto { from, into } => {
+                let result = self.imports.read_into(link, from, &into);
+                outcome.status = status_of(&result);
+                outcome.bytes = from.length;
             }
             Deferred::FetchAdd { key, offset, add } => {
                 let result = self.imports.atomic(link, key, offset, fetch_add(add));
@@ -455,7 +461,7 @@ impl QueuePair {
             _ if self.config.transport != Transport::ReliableConnection => {
                 Err(PostError::Transport("READ and atomics need RC"))
             }
-            Operation::Read { from, .. } if from.length > MAX_MESSAGE => {
+            Operation::Read { from, .. } | Operation::ReadInto { from, .. } if from.length > MAX_MESSAGE => {
                 Err(PostError::Length { length: u64::from(from.length), limit: MAX_MESSAGE })
             }
             _ => Ok(()),
@@ -467,7 +473,7 @@ const fn opcode_of(operation: &Operation<'_, ShmMemory>) -> Opcode {
     match operation {
         Operation::Send { .. } => Opcode::Send,
         Operation::Write { .. } => Opcode::Write,
-        Operation::Read { .. } => Opcode::Read,
+        Operation::Read { .. } | Operation::ReadInto { .. } => Opcode::Read,
         Operation::FetchAdd { .. } => Opcode::FetchAdd,
         Operation::CompareSwap { .. } => Opcode::CompareSwap,
     }

@@ -5,7 +5,8 @@ use crate::completion_queue::Ready;
 use crate::execute::Source;
 use crate::memory::ShmMemory;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Data, Gather, Opcode, QueuePairId, RegionKey, RemoteSlice, WorkId,
+    Buffer, Completion, CompletionStatus, Data, Gather, Opcode, QueuePairId, RegionKey, RegionRange,
+    RemoteSlice, WorkId,
 };
 use std::collections::VecDeque;
 
@@ -59,6 +60,7 @@ pub(crate) enum Owned {
     Staged(Vec<u8>),
     Buffer(Buffer<ShmMemory>),
     Gather(Gather<ShmMemory>),
+    Region(RegionRange<ShmMemory>),
 }
 
 impl Owned {
@@ -67,6 +69,7 @@ impl Owned {
             Owned::Staged(bytes) => Source::One(bytes),
             Owned::Buffer(buffer) => Source::One(buffer),
             Owned::Gather(gather) => Source::Gather(gather),
+            Owned::Region(range) => Source::Region(range),
         }
     }
 }
@@ -93,6 +96,10 @@ pub(crate) enum Deferred {
         from: RemoteSlice,
         into: Buffer<ShmMemory>,
     },
+    ReadInto {
+        from: RemoteSlice,
+        into: RegionRange<ShmMemory>,
+    },
     FetchAdd {
         key: RegionKey,
         offset: u64,
@@ -111,7 +118,7 @@ impl Deferred {
         match self {
             Deferred::Send { .. } => Opcode::Send,
             Deferred::Write { .. } | Deferred::Notice { .. } => Opcode::Write,
-            Deferred::Read { .. } => Opcode::Read,
+            Deferred::Read { .. } | Deferred::ReadInto { .. } => Opcode::Read,
             Deferred::FetchAdd { .. } => Opcode::FetchAdd,
             Deferred::CompareSwap { .. } => Opcode::CompareSwap,
         }
@@ -214,6 +221,7 @@ impl SendQueue {
             }
             Data::Buffer(buffer) => Owned::Buffer(buffer),
             Data::Gather(gather) => Owned::Gather(gather),
+            Data::Region(range) => Owned::Region(range),
         }
     }
 

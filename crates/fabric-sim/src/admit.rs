@@ -24,10 +24,12 @@ impl State {
                 }
                 (Some(data), immediate)
             }
-            Operation::Read { .. } if transport != Transport::ReliableConnection => {
+            Operation::Read { .. } | Operation::ReadInto { .. }
+                if transport != Transport::ReliableConnection =>
+            {
                 return Err(PostError::Transport("READ needs RC"));
             }
-            Operation::Read { from, .. } => {
+            Operation::Read { from, .. } | Operation::ReadInto { from, .. } => {
                 if from.length > capabilities.max_message {
                     return Err(PostError::Length {
                         length: from.length.into(),

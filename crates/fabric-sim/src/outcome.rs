@@ -88,8 +88,12 @@ impl State {
         if !request.signaled {
             return;
         }
-        if let Some(Kept::Into(buffer)) = request.kept.as_deref_mut() {
-            buffer[..outcome.read.len()].copy_from_slice(&outcome.read);
+        match request.kept.as_deref_mut() {
+            Some(Kept::Into(buffer)) => buffer[..outcome.read.len()].copy_from_slice(&outcome.read),
+            Some(Kept::IntoRegion(range)) => {
+                range.copy_in(&outcome.read);
+            }
+            Some(Kept::Data(_) | Kept::Region(_)) | None => {}
         }
         let completion = Completion {
             id: request.id,

@@ -7,7 +7,7 @@ use crate::state::{Network, Rare, State};
 use crate::timing::{Message, Place, Posted, model_opcode};
 use dunlin_fabric::{
     CompletionStatus, Data, Gather, InlineLine, Nanos, Opcode, Operation, PostError, QueuePairId,
-    QueuePairState, Transport, WorkId, WorkRequest,
+    QueuePairState, RegionRange, Transport, WorkId, WorkRequest,
 };
 use dunlin_rnic_model::{Linked, Request, Touch};
 
@@ -124,6 +124,14 @@ impl State {
                 posting.local = Some(Touch { region: buffer.memory().number(), offset: buffer.offset() });
                 posting.offset = from.offset;
                 posting.kept = Some(Box::new(Kept::Into(buffer)));
+                place.action = Action::Read { from };
+                Opcode::Read
+            }
+            Operation::ReadInto { from, into: range } => {
+                posting.local_error = range.length() < from.length as usize;
+                posting.local = Some(touch_of(&range));
+                posting.offset = from.offset;
+                posting.kept = Some(Box::new(Kept::IntoRegion(range)));
                 place.action = Action::Read { from };
                 Opcode::Read
             }
@@ -317,11 +325,17 @@ fn describe(network: &mut Network, packet: u32, request: Request) {
     place.message = Message { from, to, request: Request { opcode, transport, ..request } };
 }
 
-/// Gathers the bytes as the RNIC would, and returns the buffers to hold until the completion. The queue pair
-/// owns them until then, so the bytes cannot change before the packet leaves.
+/// Returns the range for the timing model.
+fn touch_of(range: &RegionRange<SimMemory>) -> Touch {
+    Touch { region: range.region().memory().number(), offset: range.offset() }
+}
+
+/// Gathers the bytes as the RNIC would, and returns the memory to hold until the completion. The queue pair
+/// owns buffers until then, so their bytes cannot change before the packet leaves. Those of a region can, and a
+/// real RNIC may gather them later.
 fn gather(data: Data<'_, SimMemory>, packet: &mut Packet, local: &mut Option<Touch>) -> Option<Box<Kept>> {
     let first = match &data {
-        Data::Inline(_) => None,
+        Data::Inline(_) | Data::Region(_) => None,
         Data::Buffer(buffer) => Some(buffer),
         Data::Gather(list) => list.iter().next(),
     };
@@ -341,6 +355,11 @@ fn gather(data: Data<'_, SimMemory>, packet: &mut Packet, local: &mut Option<Tou
         Data::Gather(list) => {
             list.iter().for_each(|part| packet.add_to_payload(part));
             Some(Box::new(Kept::Data(list)))
+        }
+        Data::Region(range) => {
+            *local = Some(touch_of(&range));
+            packet.set_region(&range);
+            Some(Box::new(Kept::Region(range)))
         }
     }
 }

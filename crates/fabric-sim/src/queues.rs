@@ -7,7 +7,7 @@ use crate::tasks::Waiter;
 use crate::timing::{Message, Place};
 use dunlin_fabric::{
     AddressHandles, Buffer, Completion, CompletionStatus, Gather, Nanos, Opcode, QueuePairConfig,
-    QueuePairState, RegionKey, RemoteSlice, Transport, WaitMode, WorkId,
+    QueuePairState, RegionKey, RegionRange, RemoteSlice, Transport, WaitMode, WorkId,
 };
 use dunlin_rnic_model::Touch;
 use std::collections::VecDeque;
@@ -139,12 +139,17 @@ pub(crate) struct InFlight {
     pub(crate) kept: Option<Box<Kept>>,
 }
 
-/// Buffers of the initiator that a work request holds until it is done.
+/// Memory of the initiator that a work request holds until it is done.
 pub(crate) enum Kept {
     /// Sources of the data.
     Data(Gather<SimMemory>),
+    /// Source of the data in a region.
+    #[expect(dead_code, reason = "kept until the request is done")]
+    Region(RegionRange<SimMemory>),
     /// Destination of a READ.
     Into(Buffer<SimMemory>),
+    /// Destination of a READ in a region.
+    IntoRegion(RegionRange<SimMemory>),
 }
 
 impl Default for InFlight {
@@ -166,7 +171,7 @@ impl InFlight {
     pub(crate) fn into_buffer(self) -> Option<Buffer<SimMemory>> {
         match *self.kept? {
             Kept::Into(buffer) => Some(buffer),
-            Kept::Data(_) => None,
+            Kept::Data(_) | Kept::Region(_) | Kept::IntoRegion(_) => None,
         }
     }
 }
@@ -472,6 +477,20 @@ impl Packet {
             self.length = LONG;
         }
         self.long.extend_from_slice(bytes);
+    }
+
+    /// Sets the payload to the bytes of a range.
+    pub(crate) fn set_region(&mut self, range: &RegionRange<SimMemory>) {
+        let length = range.length();
+        if let Some(place) = self.short.0.get_mut(..length) {
+            range.copy_out(0, place);
+            self.length = length as u8;
+            return;
+        }
+        self.long.clear();
+        self.long.resize(length, 0);
+        range.copy_out(0, &mut self.long);
+        self.length = LONG;
     }
 
     /// Takes the payload out; return it with [`give_payload`](Packet::give_payload).

@@ -1,5 +1,6 @@
 //! Registered memory of any fabric of this process, for another fabric to register as well.
 
+use crate::error::RegisterError;
 use crate::memory::{Access, Memory};
 use std::any::Any;
 use std::ptr::NonNull;
@@ -78,6 +79,9 @@ unsafe impl Memory for AnyMemory {
     }
     fn access(&self) -> Access {
         self.memory.access()
+    }
+    fn prepare_local(&self) -> Result<(), RegisterError> {
+        self.memory.prepare_local()
     }
     fn adopted(&self) -> Option<&AnyMemory> {
         self.memory.adopted()

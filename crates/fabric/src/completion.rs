@@ -126,6 +126,6 @@ pub struct Completion<M: Memory> {
     pub value: u64,
     /// The queue pair of the work request.
     pub queue_pair: QueuePairId,
-    /// The posted buffer, returned to the caller (READ and RECV).
+    /// The posted buffer, returned to the caller (READ and RECV); `None` after a READ into a region.
     pub buffer: Option<Buffer<M>>,
 }

@@ -17,11 +17,12 @@ pub const STRING_MOVE_FROM: usize = 1024;
 /// of the first 64 first.
 ///
 /// # Safety
-/// `source` must be readable and `destination` writable for `length` bytes. They must not overlap, and no
-/// Rust reference other than the caller's may exist to the destination.
+/// `source` must be readable and `destination` writable for `length` bytes, and no Rust reference other than
+/// the caller's may exist to the destination. The destination may be memory of peers as well, and the two may
+/// overlap: then each byte that arrives is an old or a new one.
 #[inline]
 pub unsafe fn from_peer(source: *const u8, destination: *mut u8, length: usize) {
-    // SAFETY: the caller's contract covers both pieces, which do not overlap.
+    // SAFETY: the caller's contract covers both pieces.
     unsafe {
         if length >= 64 {
             arch::copy_line(source, destination);
@@ -51,14 +52,14 @@ pub unsafe fn from_peer_in_halves(source: *const u8, destination: *mut u8, lengt
     }
 }
 
-/// Copies `length` bytes of private memory into memory that a peer may be reading or writing, the last 8
-/// bytes last.
+/// Copies `length` bytes into memory that a peer may be reading or writing, the last 8 bytes last.
 ///
 /// # Safety
-/// `source` must be readable and `destination` writable for `length` bytes; they must not overlap.
+/// `source` must be readable and `destination` writable for `length` bytes. The source may be memory of peers as
+/// well, and the two may overlap: then each byte that arrives is an old or a new one.
 #[inline]
 pub unsafe fn to_peer(source: *const u8, destination: *mut u8, length: usize) {
-    // SAFETY: the caller's contract covers both pieces, which do not overlap.
+    // SAFETY: the caller's contract covers both pieces.
     unsafe {
         if length >= 8 {
             arch::copy(source, destination, length - 8);
@@ -347,8 +348,9 @@ mod arch {
         // SAFETY: 8 bytes each, by the caller's contract.
         unsafe {
             if destination as usize % 8 == 0 {
-                let value = source.cast::<u64>().read_unaligned();
-                AtomicU64::from_ptr(destination.cast()).store(value, Ordering::Release);
+                let mut word = [0; 8];
+                copy(source, word.as_mut_ptr(), 8);
+                AtomicU64::from_ptr(destination.cast()).store(u64::from_ne_bytes(word), Ordering::Release);
             } else {
                 copy(source, destination, 8);
             }
@@ -373,6 +375,29 @@ mod tests {
                     assert!(
                         destination[..shift].iter().chain(&destination[shift + length..]).all(|b| *b == 0xee)
                     );
+                }
+            }
+        }
+    }
+
+    /// Ranges that overlap give any mixture of their bytes, and change nothing around the destination.
+    #[test]
+    fn copies_that_overlap_mix_the_bytes() {
+        for length in [1usize, 7, 8, 9, 63, 64, 65, 200, 1024, 70_000] {
+            for (from, to) in [(100usize, 101usize), (101, 100), (100, 108), (164, 100), (100, 100)] {
+                for way in [from_peer, from_peer_in_halves, to_peer] {
+                    let end = from.max(to) + length;
+                    let inside = |at: &usize| (from.min(to)..end).contains(at);
+                    let mut bytes: Vec<u8> =
+                        (0..end + 100).map(|at| if inside(&at) { (at % 9) as u8 } else { 0xee }).collect();
+                    let before = bytes.clone();
+                    let start = bytes.as_mut_ptr();
+                    // SAFETY: both ranges lie in the vector.
+                    unsafe { way(start.add(from), start.add(to), length) };
+                    for (at, byte) in bytes.iter().enumerate() {
+                        let is_written = (to..to + length).contains(&at);
+                        assert!(if is_written { *byte < 9 } else { *byte == before[at] }, "{length}: {at}");
+                    }
                 }
             }
         }

@@ -101,6 +101,25 @@ impl CreateError {
     }
 }
 
+/// A range of a region cannot be the local side of work requests.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// The range leaves the region.
+    #[error("{length} bytes at offset {offset} leave a region of {region} bytes")]
+    Outside {
+        /// The offset given, in bytes.
+        offset: u64,
+        /// The length given, in bytes.
+        length: u64,
+        /// The region's length, in bytes.
+        region: u64,
+    },
+    /// The memory cannot be registered for this side's own requests.
+    #[error("the memory cannot be registered for local use")]
+    Register(#[from] RegisterError),
+}
+
 /// An error of posting. The work request was not accepted and has had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -136,6 +155,11 @@ pub enum PostError {
     /// This domain did not create the handle, or has destroyed it.
     #[error("no such {0} in this domain")]
     NoSuch(&'static str),
+    /// A range lies in a region of another fabric or device.
+    #[error(
+        "the region belongs to another device: register the memory with the queue pair's fabric, or let it adopt it"
+    )]
+    ForeignRegion,
     /// A list has more places than [`MAX_LIST`](crate::MAX_LIST).
     #[error("a list of {length} work requests is over the limit of {limit}: post it in parts")]
     ListTooLong {

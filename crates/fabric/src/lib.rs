@@ -33,6 +33,7 @@ pub mod news;
 pub mod payload;
 pub mod queue_pair_table;
 pub mod rates;
+pub mod region_range;
 pub mod request_names;
 pub mod verbs;
 mod with_sources;
@@ -47,7 +48,7 @@ pub use chosen::{ChosenTransport, PassedOver};
 pub use completion::{Broke, Completion, CompletionStatus, Opcode};
 pub use error::{
     AcceptError, CreateError, DialError, GrantError, LinkError, ListError, ListenError, PostError,
-    RegisterError, Unavailable,
+    RangeError, RegisterError, Unavailable,
 };
 pub use host::{
     BindError, Clock, Host, Nanos, Parker, RealHost, Signal, Site, Task, Topology, Unparker, Work, end_of,
@@ -66,6 +67,7 @@ pub use rates::{
     BadRates, CONNECTION_BYTES, ConnectionRow, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook,
     RatesSource,
 };
+pub use region_range::RegionRange;
 pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
 pub use verbs::{Armed, Crowding, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use with_sources::WithSources;

@@ -5,6 +5,7 @@
 
 use crate::any_memory::AnyMemory;
 use crate::copy;
+use crate::error::RegisterError;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -62,6 +63,16 @@ pub unsafe trait Memory: Send + Sync + std::fmt::Debug + 'static {
     fn length(&self) -> usize;
     /// Returns the access that the memory was registered for.
     fn access(&self) -> Access;
+    /// Makes the memory usable as the local side of this side's requests, before the first
+    /// [`RegionRange`](crate::RegionRange) of it is made. May be called from any thread. The first call may block as a
+    /// registration does; later ones return at once.
+    ///
+    /// # Errors
+    /// Those of a registration, on back-ends that make one.
+    #[inline]
+    fn prepare_local(&self) -> Result<(), RegisterError> {
+        Ok(())
+    }
     /// Returns the memory of another fabric that [`Fabric::adopt`](crate::Fabric::adopt) was given.
     fn adopted(&self) -> Option<&AnyMemory> {
         None

@@ -4,6 +4,7 @@
 use crate::arena::Buffer;
 use crate::error::PostError;
 use crate::memory::Memory;
+use crate::region_range::RegionRange;
 
 /// Identifies a region to the peer that it was granted to: an rkey on verbs, (slot, generation) of one link
 /// on shared memory. Neither a secret nor a virtual address.
@@ -158,6 +159,10 @@ pub enum Data<'a, M: Memory> {
     Buffer(Buffer<M>),
     /// Several registered buffers.
     Gather(Gather<M>),
+    /// A range of a region, which peers and other threads may change until the request is done: each byte that arrives
+    /// is an old or a new one. The queue pair keeps the registration alive until the completion, or that of a later
+    /// signaled request, shows that the request is done.
+    Region(RegionRange<M>),
 }
 
 impl<M: Memory> Data<'_, M> {
@@ -167,6 +172,7 @@ impl<M: Memory> Data<'_, M> {
             Data::Inline(parts) => parts.iter().map(|p| p.len() as u64).sum(),
             Data::Buffer(buffer) => buffer.len() as u64,
             Data::Gather(gather) => gather.iter().map(|b| b.len() as u64).sum(),
+            Data::Region(range) => range.length() as u64,
         }
     }
 }
@@ -202,6 +208,15 @@ pub enum Operation<'a, M: Memory> {
         /// The destination.
         into: Buffer<M>,
     },
+    /// READ into the first `from.length` bytes of a range of a region, which the queue pair keeps alive until the
+    /// request is done. Peers and other threads may access the range meanwhile. The completion, which is always made,
+    /// returns no buffer; its opcode is that of a READ. After an error the range holds old and new bytes.
+    ReadInto {
+        /// The source.
+        from: RemoteSlice,
+        /// The destination.
+        into: RegionRange<M>,
+    },
     /// FETCH_ADD on 8 aligned bytes.
     FetchAdd {
         /// The region at the target.
@@ -222,6 +237,19 @@ pub enum Operation<'a, M: Memory> {
         /// The value to store if the expected one was found.
         swap: u64,
     },
+}
+
+impl<M: Memory> Operation<'_, M> {
+    /// Returns the range of a region that is the local side, if it is one.
+    #[inline]
+    pub fn local_region(&self) -> Option<&RegionRange<M>> {
+        match self {
+            Operation::Send { data: Data::Region(range), .. }
+            | Operation::Write { data: Data::Region(range), .. }
+            | Operation::ReadInto { into: range, .. } => Some(range),
+            _ => None,
+        }
+    }
 }
 
 /// One work request for a send queue.

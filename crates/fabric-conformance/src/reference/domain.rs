@@ -1,6 +1,8 @@
 //! The data path of the reference fabric.
 
-use super::state::{DomainId, DomainState, Pair, PairState, Queue, ReceiveQueue, Sent, What, World};
+use super::state::{
+    Destination, DomainId, DomainState, Pair, PairState, Queue, ReceiveQueue, Sent, What, World,
+};
 use super::{LinkEnd, ReferenceLink};
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
@@ -106,7 +108,7 @@ impl ReferenceDomain {
             Operation::Write { .. } if datagram => return Err(Wrong("WRITE on UD")),
             Operation::Write { data, .. } => Some(data),
             _ if !reliable => return Err(Wrong("READs and atomics need RC")),
-            Operation::Read { from, .. } if from.length > limit => {
+            Operation::Read { from, .. } | Operation::ReadInto { from, .. } if from.length > limit => {
                 return Err(PostError::Length { length: u64::from(from.length), limit });
             }
             _ => None,
@@ -130,6 +132,11 @@ fn copied(data: &Data<'_, HeapMemory>) -> Vec<u8> {
         Data::Inline(parts) => parts.concat(),
         Data::Buffer(buffer) => buffer.to_vec(),
         Data::Gather(gather) => gather.iter().flat_map(|buffer| buffer.iter().copied()).collect(),
+        Data::Region(range) => {
+            let mut bytes = vec![0; range.length()];
+            range.copy_out(0, &mut bytes);
+            bytes
+        }
     }
 }
 
@@ -311,9 +318,18 @@ impl ThreadDomain for ReferenceDomain {
             Operation::Write { data, key, offset, immediate } => {
                 What::Write { data: copied(&data), key, offset, immediate }
             }
-            Operation::Read { from, into } => {
-                What::Read { key: from.key, offset: from.offset, length: from.length, into: Some(into) }
-            }
+            Operation::Read { from, into } => What::Read {
+                key: from.key,
+                offset: from.offset,
+                length: from.length,
+                into: Destination::Buffer(into),
+            },
+            Operation::ReadInto { from, into } => What::Read {
+                key: from.key,
+                offset: from.offset,
+                length: from.length,
+                into: Destination::Region(into),
+            },
             Operation::FetchAdd { key, offset, add } => What::FetchAdd { key, offset, add },
             Operation::CompareSwap { key, offset, expected, swap } => {
                 What::CompareSwap { key, offset, expected, swap }

@@ -3,8 +3,8 @@
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
     Access, Address, Buffer, Completion, CompletionQueueId, CompletionStatus, Host, Memory, Nanos, Opcode,
-    QueuePairConfig, QueuePairId, QueuePairState, RealHost, RegionKey, RnrRetry, SharedReceiveQueueId,
-    Subscription, Transport, WorkId, copy,
+    QueuePairConfig, QueuePairId, QueuePairState, RealHost, RegionKey, RegionRange, RnrRetry,
+    SharedReceiveQueueId, Subscription, Transport, WorkId, copy,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,12 +141,29 @@ pub(super) struct Sent {
     pub(super) what: What,
 }
 
+/// The destination of a READ.
+#[derive(Debug)]
+pub(super) enum Destination {
+    Buffer(Buffer<HeapMemory>),
+    Region(RegionRange<HeapMemory>),
+}
+
+impl Destination {
+    /// Returns the address of the first `length` bytes, if there are so many.
+    fn room(&mut self, length: usize) -> Option<*mut u8> {
+        match self {
+            Destination::Buffer(buffer) => buffer.get_mut(..length).map(<[u8]>::as_mut_ptr),
+            Destination::Region(range) => (length <= range.length()).then(|| range.start()),
+        }
+    }
+}
+
 /// An operation with a copy of its data: no buffer is in flight for longer than the lock is held.
 #[derive(Debug)]
 pub(super) enum What {
     Send { data: Vec<u8>, immediate: Option<u32>, to: Option<u32> },
     Write { data: Vec<u8>, key: RegionKey, offset: u64, immediate: Option<u32> },
-    Read { key: RegionKey, offset: u64, length: u32, into: Option<Buffer<HeapMemory>> },
+    Read { key: RegionKey, offset: u64, length: u32, into: Destination },
     FetchAdd { key: RegionKey, offset: u64, add: u64 },
     CompareSwap { key: RegionKey, offset: u64, expected: u64, swap: u64 },
 }
@@ -159,6 +176,14 @@ impl What {
             What::Read { .. } => Opcode::Read,
             What::FetchAdd { .. } => Opcode::FetchAdd,
             What::CompareSwap { .. } => Opcode::CompareSwap,
+        }
+    }
+
+    /// Returns the buffer that the completion returns.
+    fn into_buffer(self) -> Option<Buffer<HeapMemory>> {
+        match self {
+            What::Read { into: Destination::Buffer(buffer), .. } => Some(buffer),
+            _ => None,
         }
     }
 
@@ -248,7 +273,7 @@ impl State {
         for sent in sends {
             let opcode = sent.what.opcode();
             let status = status.take().unwrap_or(CompletionStatus::Flushed);
-            let buffer = if let What::Read { into, .. } = sent.what { into } else { None };
+            let buffer = sent.what.into_buffer();
             let completion = Completion { buffer, ..plain(sent.id, status, opcode, pair.1) };
             self.complete(pair.0, config.send_completions, completion, Some(sent.sequence));
         }
@@ -313,7 +338,7 @@ impl State {
                     state.gives_up = None;
                     if sent.signaled || sent.what.always_completes() {
                         let opcode = sent.what.opcode();
-                        let buffer = if let What::Read { into, .. } = sent.what { into } else { None };
+                        let buffer = sent.what.into_buffer();
                         let plain = plain(sent.id, CompletionStatus::Success, opcode, pair.1);
                         let completion = Completion { bytes, value, buffer, ..plain };
                         self.complete(pair.0, config.send_completions, completion, Some(sent.sequence));
@@ -361,16 +386,16 @@ impl State {
             }
             What::Read { key, offset, length, into } => {
                 let length = *length as usize;
-                let Some(into) = into else { return Outcome::Failed(CompletionStatus::LocalProtection) };
                 if length > 0 {
                     let Some(memory) = self.granted(link, *key, *offset, length as u64, Access::READ) else {
                         return Outcome::Failed(access);
                     };
-                    let Some(into) = into.get_mut(..length) else {
+                    let Some(into) = into.room(length) else {
                         return Outcome::Failed(CompletionStatus::LocalLength);
                     };
-                    // SAFETY: `granted` has checked that the range is in bounds of registered memory.
-                    unsafe { copy::from_peer(at(&memory, *offset), into.as_mut_ptr(), length) };
+                    // SAFETY: `granted` has checked that the range is in bounds of registered memory, and `room`
+                    // that the destination is long enough.
+                    unsafe { copy::from_peer(at(&memory, *offset), into, length) };
                 }
                 Outcome::Done { bytes: length as u32, value: 0 }
             }

@@ -363,7 +363,7 @@ fn opcode<M: Memory>(operation: &Operation<'_, M>) -> Opcode {
     match operation {
         Operation::Send { .. } => Opcode::Send,
         Operation::Write { .. } => Opcode::Write,
-        Operation::Read { .. } => Opcode::Read,
+        Operation::Read { .. } | Operation::ReadInto { .. } => Opcode::Read,
         Operation::FetchAdd { .. } => Opcode::FetchAdd,
         Operation::CompareSwap { .. } => Opcode::CompareSwap,
     }
@@ -380,6 +380,10 @@ fn failing<M: Memory>(operation: Operation<'_, M>) -> Operation<'_, M> {
         Operation::Read { mut from, into } => {
             from.key = BAD_KEY;
             Operation::Read { from, into }
+        }
+        Operation::ReadInto { mut from, into } => {
+            from.key = BAD_KEY;
+            Operation::ReadInto { from, into }
         }
         Operation::FetchAdd { offset, add, .. } => Operation::FetchAdd { key: BAD_KEY, offset, add },
         Operation::CompareSwap { offset, expected, swap, .. } => {
@@ -551,7 +555,10 @@ impl<M: Memory> FaultDomain<M> {
             self.pay_poison(inner);
             return Err(PostError::QueuePairError);
         }
-        let empty = matches!(&request.operation, Operation::Read { from, .. } if from.length == 0);
+        let empty = matches!(
+            &request.operation,
+            Operation::Read { from, .. } | Operation::ReadInto { from, .. } if from.length == 0
+        );
         if let Some(fault) = plan.completion_error
             && ready
             && !empty

@@ -215,7 +215,9 @@ fn describe<M: Memory>(queue_pair: QueuePairId, request: &WorkRequest<'_, M>) ->
     match &request.operation {
         Operation::Send { data, immediate, .. } => message(Opcode::Send, data, immediate.is_some()),
         Operation::Write { data, immediate, .. } => message(Opcode::Write, data, immediate.is_some()),
-        Operation::Read { from, .. } => answered(Opcode::Read, u64::from(from.length)),
+        Operation::Read { from, .. } | Operation::ReadInto { from, .. } => {
+            answered(Opcode::Read, u64::from(from.length))
+        }
         Operation::FetchAdd { .. } => answered(Opcode::FetchAdd, 8),
         Operation::CompareSwap { .. } => answered(Opcode::CompareSwap, 8),
     }

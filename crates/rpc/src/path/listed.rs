@@ -131,6 +131,7 @@ fn owned<M: Memory>(operation: Operation<'_, M>) -> Option<Operation<'static, M>
         Data::Inline(_) => None,
         Data::Buffer(buffer) => Some(Data::Buffer(buffer)),
         Data::Gather(gather) => Some(Data::Gather(gather)),
+        Data::Region(range) => Some(Data::Region(range)),
     };
     Some(match operation {
         Operation::Send { data: bytes, immediate, to } => {
@@ -140,6 +141,7 @@ fn owned<M: Memory>(operation: Operation<'_, M>) -> Option<Operation<'static, M>
             Operation::Write { data: data(bytes)?, key, offset, immediate }
         }
         Operation::Read { from, into } => Operation::Read { from, into },
+        Operation::ReadInto { from, into } => Operation::ReadInto { from, into },
         Operation::FetchAdd { key, offset, add } => Operation::FetchAdd { key, offset, add },
         Operation::CompareSwap { key, offset, expected, swap } => {
             Operation::CompareSwap { key, offset, expected, swap }
@@ -171,7 +173,7 @@ mod tests {
             let end = |link: &_| {
                 let mut domain = fabric.domain().unwrap();
                 let queue = domain.create_completion_queue(64, false).unwrap();
-                let config = QueuePairConfig { max_send: 4, ..QueuePairConfig::reliable(queue, queue) };
+                let config = QueuePairConfig { max_send: 6, ..QueuePairConfig::reliable(queue, queue) };
                 let pair = domain.create_queue_pair(&config).unwrap();
                 let endpoint = domain.endpoint(pair, link).unwrap();
                 (domain, queue, pair, endpoint)
@@ -203,9 +205,14 @@ mod tests {
                 into: arena.reserve(24).unwrap(),
             };
             list.push(WorkRequest { id: WorkId(4), operation, signaled: true });
+            region.copy_in(64, &[4; 8]);
+            list.push(write(7, Data::Region(region.range(65, 6).unwrap()), 33));
+            let from = RemoteSlice { key, offset: 32, length: 8 };
+            let operation = Operation::ReadInto { from, into: region.range(72, 8).unwrap() };
+            list.push(WorkRequest { id: WorkId(8), operation, signaled: true });
             let message = [Some(write(5, Data::Inline(&[&[5; 8]]), 24)), None];
             assert_eq!(list.post(&mut domain, pair, message), Err(PostError::QueueFull));
-            assert_eq!(list.count(), 3);
+            assert_eq!(list.count(), 5);
             let mut found = Vec::new();
             let mut wait = |domain: &mut <Sim as Fabric>::Domain, number: usize| {
                 while found.len() < number {
@@ -221,10 +228,11 @@ mod tests {
             let message = [Some(write(6, Data::Inline(&[&[6; 8]]), 24)), None];
             assert_eq!(list.post(&mut domain, pair, message), Ok(()));
             assert_eq!(list.count(), 0);
-            assert_eq!(wait(&mut domain, 6), [0, 1, 2, 3, 4, 6]);
+            assert_eq!(wait(&mut domain, 8), [0, 1, 2, 3, 4, 7, 8, 6]);
             let read = found[4].buffer.take().unwrap();
             assert_eq!(*read, [[1; 8], [2, 2, 2, 3, 3, 3, 3, 3], [4; 8]].concat());
             assert_eq!(region.load(24), u64::from_le_bytes([6; 8]));
+            assert_eq!(region.load(72), u64::from_le_bytes([0, 4, 4, 4, 4, 4, 4, 0]));
         })
         .unwrap();
     }
