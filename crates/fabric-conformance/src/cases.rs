@@ -10,6 +10,7 @@ mod many;
 mod operations;
 mod ordering;
 mod payloads;
+mod ranges;
 mod sharing;
 mod signaling;
 
@@ -30,6 +31,7 @@ pub fn cases<F: Fabric>() -> Vec<Case<F>> {
     ordering::add(&mut all);
     payloads::add(&mut all);
     lists::add(&mut all);
+    ranges::add(&mut all);
     sharing::add(&mut all);
     events::add(&mut all);
     death::add(&mut all);

@@ -39,12 +39,14 @@ pub enum Form {
     Buffer,
     /// This number of registered buffers.
     Gather(usize),
+    /// A range of a region, whose handle is dropped before the message leaves.
+    Region,
 }
 
 impl Form {
     /// Returns the forms that fit a message of `length` bytes.
     pub fn all(length: usize, max_inline: u32) -> Vec<Form> {
-        let mut forms = vec![Form::Buffer];
+        let mut forms = vec![Form::Buffer, Form::Region];
         if length <= max_inline as usize {
             forms.extend([Form::Inline(1), Form::Inline(3)]);
         }
@@ -120,6 +122,17 @@ impl<F: Fabric> Station<F> {
                     gather.push(self.buffer(part)?).map_err(|_| Failure::new("a gather takes four"))?;
                 }
                 post(self, Data::Gather(gather))
+            }
+            Form::Region => {
+                // Memory that peers may write has another registration than memory that they may not.
+                let access = if bytes.len().is_multiple_of(2) { Access::WRITE } else { Access::LOCAL };
+                let offset = bytes.len() % 61;
+                let length = (offset + bytes.len()).max(1) as u64;
+                let region = Region::new(self.fabric.register(length, access)?);
+                region.copy_in(offset, bytes);
+                let range = region.range(offset as u64, bytes.len() as u64)?;
+                drop(region);
+                post(self, Data::Region(range))
             }
         }
     }

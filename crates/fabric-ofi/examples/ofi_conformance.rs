@@ -5,14 +5,17 @@
 //! simulate; `DUNLIN_OFI_HOST` is the address to listen on (default 127.0.0.1). `tests/ofi/suite` runs it,
 //! also across network namespaces.
 
-use dunlin_fabric::{Address, Scheme};
+use dunlin_fabric::{
+    Access, Address, Data, Fabric, Operation, PostError, QueuePairConfig, Region, Scheme, ThreadDomain,
+    WorkId, WorkRequest,
+};
 use dunlin_fabric_conformance::{Suite, Withheld};
 use dunlin_fabric_ofi::{EndpointKind, OfiConfig, OfiFabric, Without};
 
 /// The number of cases that apply to connected endpoints; below, to datagrams, which lack shared receive
 /// queues and two hundred queue pairs.
-const APPLICABLE: usize = 83;
-const DATAGRAMS: usize = 80;
+const APPLICABLE: usize = 92;
+const DATAGRAMS: usize = 89;
 
 fn said(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -60,7 +63,21 @@ fn withheld(fabric: &OfiFabric) -> Withheld {
     ["peer_dies_during_sends", "peer_dies_during_reads"].map(|case| (case, fault.clone())).into()
 }
 
+/// A range of another device's region is refused when it is posted.
+fn refuses_foreign_regions() {
+    let region = Region::new(fabric().register(64, Access::WRITE).expect("memory"));
+    let mut domain = fabric().domain().expect("a domain");
+    let queue = domain.create_completion_queue(8, false).expect("a completion queue");
+    let config = QueuePairConfig::reliable(queue, queue);
+    let queue_pair = domain.create_queue_pair(&config).expect("a queue pair");
+    let data = Data::Region(region.range(0, 64).expect("in bounds"));
+    let operation = Operation::Send { data, immediate: None, to: None };
+    let request = WorkRequest { id: WorkId(1), operation, signaled: true };
+    assert_eq!(domain.post(queue_pair, request), Err(PostError::ForeignRegion));
+}
+
 fn main() -> std::process::ExitCode {
+    refuses_foreign_regions();
     let applicable = match fabric().endpoints() {
         EndpointKind::Connected => APPLICABLE,
         EndpointKind::Datagram => DATAGRAMS,

@@ -2,8 +2,10 @@
 //! Without a device, `tests/guest/run` runs it in a guest on Soft-RoCE, or with `--siw` and
 //! `DUNLIN_RDMA_DEVICE=siw0` on Soft-iWARP.
 
-use dunlin_fabric::{Address, Scheme};
-use dunlin_fabric::{Fabric, Transport};
+use dunlin_fabric::{
+    Access, Address, Data, Fabric, Operation, PostError, QueuePairConfig, Region, Scheme, ThreadDomain,
+    Transport, WorkId, WorkRequest,
+};
 use dunlin_fabric_conformance::Suite;
 use dunlin_fabric_rdma::{RdmaConfig, RdmaFabric};
 
@@ -24,9 +26,27 @@ fn address(scheme: Scheme, case: &str) -> Address {
     Address::new(scheme, &name).expect("host and port")
 }
 
+/// A range of another device's region is refused when it is posted.
+fn refuses_foreign_regions() {
+    let region = Region::new(fabric().register(64, Access::WRITE).expect("memory"));
+    let mut domain = fabric().domain().expect("a domain");
+    let queue = domain.create_completion_queue(8, false).expect("a completion queue");
+    // A datagram queue pair is ready without a peer.
+    let transport = Transport::UnreliableDatagram;
+    let config = QueuePairConfig { transport, ..QueuePairConfig::reliable(queue, queue) };
+    let queue_pair = domain.create_queue_pair(&config).expect("a queue pair");
+    let data = Data::Region(region.range(0, 64).expect("in bounds"));
+    let operation = Operation::Send { data, immediate: None, to: None };
+    let request = WorkRequest { id: WorkId(1), operation, signaled: true };
+    assert_eq!(domain.post(queue_pair, request), Err(PostError::ForeignRegion));
+}
+
 fn main() -> std::process::ExitCode {
     // iWARP only has reliable connections, without immediate data or atomics.
     let is_iwarp = !fabric().capabilities().transports.contains(Transport::UnreliableDatagram);
-    let applicable = if is_iwarp { 81 } else { 138 };
+    if !is_iwarp {
+        refuses_foreign_regions();
+    }
+    let applicable = if is_iwarp { 90 } else { 147 };
     Suite { address, ..Suite::new(fabric, Scheme::Rdma, applicable) }.main()
 }

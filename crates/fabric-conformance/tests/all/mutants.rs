@@ -52,6 +52,8 @@ enum Wrong {
     ForgetsEndsOfLists,
     PostsPartsOfLists,
     GoesOnBehindRefusals,
+    MovesSentRanges,
+    MovesReadRanges,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -255,6 +257,16 @@ impl DomainHooks<ReferenceDomain> for WrongDomain {
                 RealHost.sleep(RealHost.now() + MILLISECOND);
             }
         }
+        match &mut request.operation {
+            Operation::Send { data: Data::Region(range), .. }
+            | Operation::Write { data: Data::Region(range), .. }
+                if self.is(Wrong::MovesSentRanges) =>
+            {
+                move_back(range);
+            }
+            Operation::ReadInto { into, .. } if self.is(Wrong::MovesReadRanges) => move_back(into),
+            _ => {}
+        }
         if self.is(Wrong::WritesBehindTheirSend) && !request.signaled {
             request = match request {
                 WorkRequest {
@@ -358,6 +370,14 @@ impl DomainHooks<ReferenceDomain> for WrongDomain {
     }
 }
 
+/// Moves a range back by one byte, unless its region starts with it.
+fn move_back(range: &mut RegionRange<HeapMemory>) {
+    let before = range.offset().checked_sub(1);
+    if let Some(Ok(moved)) = before.map(|offset| range.region().range(offset, range.length() as u64)) {
+        *range = moved;
+    }
+}
+
 /// A case that no mutant affects.
 const CONTROL: &str = "listen_twice";
 
@@ -409,6 +429,11 @@ const MUTANTS: &[(Wrong, &[&str])] = &[
         &["a_list_is_taken_whole_or_not_at_all", "a_list_that_cannot_be_posted_keeps_its_requests"],
     ),
     (Wrong::GoesOnBehindRefusals, &["a_list_stops_at_the_request_that_is_refused"]),
+    (
+        Wrong::MovesSentRanges,
+        &["rc_send", "uc_write", "ranges_whose_region_is_dropped", "a_range_that_the_peer_writes_meanwhile"],
+    ),
+    (Wrong::MovesReadRanges, &["rc_read_into_a_region", "reads_into_memory_that_the_peer_writes_meanwhile"]),
 ];
 
 /// Runs the named cases on one mutant; returns those that failed.
