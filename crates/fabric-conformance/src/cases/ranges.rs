@@ -220,12 +220,21 @@ fn dropped<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let config = station.reliable();
     let queue_pair = context.connect(&mut station, &config)?;
     if role == Role::Second {
+        // SENDs wait for RECVs where the fabric lets them.
+        let they_wait = context.fabric.capabilities().acknowledged;
+        let receive = |station: &mut Station<F>| -> Verdict {
+            (0..ROUNDS).try_for_each(|id| station.receive_on(queue_pair, id, BYTES))
+        };
+        if !they_wait {
+            receive(&mut station)?;
+        }
         let region = context.region(BYTES * 2, BOTH)?;
         context.lend(&region, BOTH)?;
         context.meet_at(&mut station)?;
-        // Only now the SENDs find RECVs.
+        if they_wait {
+            receive(&mut station)?;
+        }
         for id in 0..ROUNDS {
-            station.receive_on(queue_pair, id, BYTES)?;
             station.received(id, &pattern(id, BYTES))?;
         }
         station.until_bytes(&region, 1, &pattern(ROUNDS - 1, BYTES))?;
@@ -263,6 +272,10 @@ fn destroyed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let config = station.reliable();
     let queue_pair = context.connect(&mut station, &config)?;
     if role == Role::Second {
+        if !context.fabric.capabilities().acknowledged {
+            // A SEND without a RECV would break the queue pairs.
+            (0..20).try_for_each(|id| station.receive_on(queue_pair, id, BYTES))?;
+        }
         return lend(context, station, BYTES);
     }
     let key = context.borrow_key()?;
@@ -270,7 +283,7 @@ fn destroyed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     let mut regions = Vec::new();
     for id in 0..20 {
         let region = context.region(BYTES, BOTH)?;
-        // The peer has no RECV, so the first SEND and all behind it wait.
+        // Where the peer has no RECV, the first SEND and all behind it wait.
         let data = Data::Region(region.range(0, BYTES as u64)?);
         station.post(queue_pair, id, Operation::Send { data, immediate: None, to: None }, id % 2 == 0)?;
         station.post(queue_pair, id, read::<F>(key, 0, &region, (0, BYTES as u32))?, true)?;
