@@ -11,7 +11,7 @@ use crate::handles::{self, QueuePairParts, ReceiveRequest};
 use crate::manager::Manager;
 use crate::memory::RdmaMemory;
 use crate::queue_pair::{QueuePair, Receive};
-use crate::send::{Destination, MAX_PARTS, Means};
+use crate::send::{Destination, LongList, MAX_PARTS, Means};
 use crate::sys;
 use crate::{Control, RdmaLink};
 use dunlin_fabric::idle::Idle;
@@ -70,6 +70,7 @@ pub struct RdmaDomain {
     trap_key: u32,
     batch: Box<[sys::WorkCompletion; BATCH]>,
     scratch: Vec<u8>,
+    long: LongList,
     results: Option<Arena<RdmaMemory>>,
     /// By device number, with which the completion of a shared RECV names its queue pair.
     by_number: BTreeMap<u32, u16>,
@@ -100,6 +101,7 @@ impl RdmaDomain {
             trap_key,
             batch: Box::default(),
             scratch: Vec::new(),
+            long: LongList::default(),
             results: None,
             by_number: BTreeMap::new(),
             queue_pairs: QueuePairTable::default(),
@@ -319,6 +321,7 @@ impl RdmaDomain {
             flags: if self.device.is_iwarp { sys::SEND_FENCE } else { 0 },
             is_soft_iwarp: self.device.attributes.is_soft_iwarp,
             scratch: &mut self.scratch,
+            long: &mut self.long,
             device: &self.device,
         };
         post(found, means).inspect_err(|_| {
@@ -383,6 +386,7 @@ impl ThreadDomain for RdmaDomain {
             self.results = Some(arena);
         }
         let handle = self.new_handle(config)?;
+        self.long.reserve(config.max_send);
         let id = self.queue_pairs.reserve(most)?;
         let mut queue_pair = QueuePair::new(id, *config, handle, RealHost.random());
         if let Err(error) = self.initialise(&mut queue_pair) {

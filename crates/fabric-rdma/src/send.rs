@@ -7,9 +7,10 @@ use crate::memory::RdmaMemory;
 use crate::queue_pair::{Held, QueuePair, Sent, part_of, part_of_region};
 use crate::sys;
 use dunlin_fabric::{
-    AddressHandleId, AddressHandles, Arena, Capabilities, Data, InlineWrite, ListError, MAX_LIST, Opcode,
-    Operation, PostError, QueuePairState, RegionKey, RequestKind, Transport, WorkRequest, request_name,
+    AddressHandleId, AddressHandles, Arena, Capabilities, Data, InlineWrite, ListError, Opcode, Operation,
+    PostError, QueuePairState, RegionKey, RequestKind, Transport, WorkRequest, request_name,
 };
+use std::fmt;
 use std::sync::Arc;
 
 /// The maximum number of parts of one message.
@@ -36,6 +37,8 @@ pub(crate) struct Means<'a> {
     pub(crate) is_soft_iwarp: bool,
     /// Memory for inline messages of more parts than verbs allows.
     pub(crate) scratch: &'a mut Vec<u8>,
+    /// Memory for long lists in verbs' format.
+    pub(crate) long: &'a mut LongList,
     /// The device, with which local regions have to be registered.
     pub(crate) device: &'a Arc<Device>,
 }
@@ -47,6 +50,36 @@ pub(crate) struct Means<'a> {
 /// the system call and, if it is quick, finds the frame still marked so. It then copies from memory that it
 /// has not mapped, and breaks the queue pair. Inline data are in the queue, where both find them.
 const SOFT_IWARP_SHORT: u32 = 64;
+
+/// The most places of a list that lies on the stack in verbs' format: 6 KiB.
+const SHORT_LIST: usize = 32;
+
+/// Memory for longer lists in verbs' format, used again for each.
+#[derive(Default)]
+pub(crate) struct LongList {
+    requests: Vec<sys::SendWorkRequest>,
+    parts: Vec<Parts>,
+}
+
+impl fmt::Debug for LongList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LongList").field("places", &self.requests.len()).finish()
+    }
+}
+
+// SAFETY: the pointers in it are used only while a list is posted, by the thread that posts it.
+unsafe impl Send for LongList {}
+
+impl LongList {
+    /// Makes room for lists of a queue pair with `max_send` places, so that posting them allocates nothing.
+    pub(crate) fn reserve(&mut self, max_send: u32) {
+        let length = max_send as usize;
+        if length > SHORT_LIST && length > self.requests.len() {
+            self.requests.resize_with(length, sys::SendWorkRequest::empty);
+            self.parts.resize(length, Parts::default());
+        }
+    }
+}
 
 /// The parts of one message in verbs' format.
 type Parts = [sys::ScatterGather; MAX_PARTS];
@@ -226,13 +259,30 @@ impl QueuePair {
         requests: &mut [Option<WorkRequest<'_, RdmaMemory>>],
         means: Means<'_>,
     ) -> Result<(), ListError> {
-        // The list in verbs' format lies on the stack: at full length it has 6 KiB.
         match requests.len() {
             0..=2 => self.post_at_most::<2>(requests, means),
             3..=8 => self.post_at_most::<8>(requests, means),
-            9..=MAX_LIST => self.post_at_most::<MAX_LIST>(requests, means),
-            length => Err(PostError::ListTooLong { length, limit: MAX_LIST }.into()),
+            9..=SHORT_LIST => self.post_at_most::<SHORT_LIST>(requests, means),
+            _ => self.post_long(requests, means),
         }
+    }
+
+    /// Posts a list of any length with one doorbell.
+    #[inline(never)]
+    fn post_long(
+        &mut self,
+        requests: &mut [Option<WorkRequest<'_, RdmaMemory>>],
+        mut means: Means<'_>,
+    ) -> Result<(), ListError> {
+        let length = requests.iter().flatten().count();
+        self.check_room(length)?;
+        let LongList { requests: mut list, parts: mut all_parts } = std::mem::take(means.long);
+        // Domains reserve it for their queue pairs' depths, so it is long enough.
+        let used = length.min(list.len()).min(all_parts.len());
+        list[..used].fill_with(sys::SendWorkRequest::empty);
+        let posted = self.post_in(requests, &mut means, &mut list[..used], &mut all_parts[..used]);
+        *means.long = LongList { requests: list, parts: all_parts };
+        posted
     }
 
     /// Posts a list of at most `N` places with one doorbell.
@@ -244,14 +294,26 @@ impl QueuePair {
     ) -> Result<(), ListError> {
         let length = requests.iter().flatten().count();
         self.check_room(length)?;
-        means.scratch.clear();
-        means.scratch.reserve(length * means.capabilities.max_inline as usize);
         let mut list: [_; N] = std::array::from_fn(|_| sys::SendWorkRequest::empty());
         let mut parts = [Parts::default(); N];
+        self.post_in(requests, &mut means, &mut list, &mut parts)
+    }
+
+    /// Posts a list for which there is room, in memory for as many requests.
+    #[inline(always)]
+    fn post_in(
+        &mut self,
+        requests: &mut [Option<WorkRequest<'_, RdmaMemory>>],
+        means: &mut Means<'_>,
+        list: &mut [sys::SendWorkRequest],
+        parts: &mut [Parts],
+    ) -> Result<(), ListError> {
+        means.scratch.clear();
+        means.scratch.reserve(list.len() * means.capabilities.max_inline as usize);
         let first = self.sends.next();
         let (mut ready, mut refused) = (0, None);
         for request in requests.iter_mut().filter_map(Option::take) {
-            if let Err(error) = self.prepare(request, &mut means, &mut list[ready], &mut parts[ready]) {
+            if let Err(error) = self.prepare(request, means, &mut list[ready], &mut parts[ready]) {
                 refused = Some(ListError { posted: ready, error });
                 break;
             }

@@ -11,9 +11,8 @@ use crate::tasks::Reason;
 use crate::timing::Place;
 use dunlin_fabric::{
     AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CreateError, Endpoint, InlineLine,
-    InlineWrite, ListError, MAX_LIST, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work,
-    WorkId, WorkRequest,
+    InlineWrite, ListError, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget,
+    Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work, WorkId, WorkRequest,
 };
 use dunlin_rnic_model::Linked;
 use std::collections::VecDeque;
@@ -321,9 +320,6 @@ impl ThreadDomain for SimDomain {
         queue_pair: QueuePairId,
         requests: &mut [Option<WorkRequest<'_, SimMemory>>],
     ) -> Result<(), ListError> {
-        if requests.len() > MAX_LIST {
-            return Err(PostError::ListTooLong { length: requests.len(), limit: MAX_LIST }.into());
-        }
         let length = requests.iter().flatten().count();
         let mut state = self.pass(|prices| prices.post * length as u64);
         let sender = state.sender(self.id, queue_pair)?;

@@ -160,14 +160,6 @@ pub enum PostError {
         "the region belongs to another device: register the memory with the queue pair's fabric, or let it adopt it"
     )]
     ForeignRegion,
-    /// A list has more places than [`MAX_LIST`](crate::MAX_LIST).
-    #[error("a list of {length} work requests is over the limit of {limit}: post it in parts")]
-    ListTooLong {
-        /// The number of places given.
-        length: usize,
-        /// The limit.
-        limit: usize,
-    },
 }
 
 /// An error of posting a list of work requests

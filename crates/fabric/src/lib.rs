@@ -72,7 +72,7 @@ pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_
 pub use verbs::{Armed, Crowding, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};
 pub use with_sources::WithSources;
 pub use work::{
-    AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, MAX_LIST, Operation,
+    AddressHandleId, CompletionQueueId, Data, Endpoint, Gather, InlineLine, InlineWrite, Operation,
     QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RemoteSlice, RnrRetry,
     SharedReceiveQueueId, Transport, WorkId, WorkRequest, check_list,
 };

@@ -307,12 +307,12 @@ pub trait ThreadDomain: Send + Debug + 'static {
     ) -> Result<(), PostError>;
 
     /// Posts the work requests of a list in order, linked under one doorbell on every fabric that has one (HatRPC
-    /// section 3.1: chained work requests; FLOCK section 6). Passes over empty places. A request that is posted
-    /// leaves its place, as does one that is refused for itself.
+    /// section 3.1: chained work requests; FLOCK section 6). A list has any length up to the room of the send queue. Passes
+    /// over empty places. A request that is posted leaves its place, as does one that is refused for itself.
     ///
     /// # Errors
     /// [`ListError::posted`] says how many requests were posted: always the first of the list. A list that is refused
-    /// as a whole ([`PostError::ListTooLong`], no room for all of it, an unusable queue pair) keeps its requests, which
+    /// as a whole (no room for all of it, an unusable queue pair) keeps its requests, which
     /// can be posted later.
     fn post_list(
         &mut self,

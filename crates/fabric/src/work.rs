@@ -264,10 +264,6 @@ pub struct WorkRequest<'a, M: Memory> {
     pub signaled: bool,
 }
 
-/// The most places of a list of work requests
-/// ([`ThreadDomain::post_list`](crate::ThreadDomain::post_list)).
-pub const MAX_LIST: usize = 32;
-
 /// Checks whether a list can be posted as a whole to a queue pair in this state, with this room. For back-ends.
 ///
 /// # Errors
@@ -278,9 +274,6 @@ pub fn check_list<M: Memory>(
     state: Option<QueuePairState>,
     room: impl FnOnce() -> u32,
 ) -> Result<(), PostError> {
-    if requests.len() > MAX_LIST {
-        return Err(PostError::ListTooLong { length: requests.len(), limit: MAX_LIST });
-    }
     match state {
         None => Err(PostError::NoSuch("queue pair")),
         Some(QueuePairState::Initialised) => Err(PostError::NotConnected),

@@ -7,13 +7,14 @@ use crate::failure::{Failure, Verdict};
 use crate::station::{Station, pattern};
 use crate::{expect, expect_eq};
 use dunlin_fabric::{
-    Access, Data, Fabric, ListError, MAX_LIST, Opcode, Operation, PostError, QueuePairConfig, QueuePairId,
-    RegionKey, RemoteSlice, ThreadDomain, WorkId, WorkRequest,
+    Access, Data, Fabric, ListError, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, RegionKey,
+    RemoteSlice, ThreadDomain, WorkId, WorkRequest,
 };
 
 pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
     all.extend([
         Case::pair("lists_of_several_lengths", &[RC], several_lengths),
+        Case::pair("a_list_of_a_hundred_with_empty_places", &[RC], hundred),
         Case::pair("sends_of_a_list_arrive_in_order", &[RC], sends_in_order),
         Case::pair("operations_of_a_list_run_in_order", &[RC, Need::Atomics], operations_in_order),
         Case::pair("a_list_is_taken_whole_or_not_at_all", &[RC], whole_lists),
@@ -25,7 +26,7 @@ pub(super) fn add<F: Fabric>(all: &mut Vec<Case<F>>) {
 /// Access of the regions of these cases.
 const BOTH: Access = Access::READ.with(Access::WRITE);
 /// Bytes of such a region.
-const REGION: usize = 16 << 10;
+const REGION: usize = 32 << 10;
 
 type Place<F> = Option<WorkRequest<'static, <F as Fabric>::Memory>>;
 
@@ -70,7 +71,7 @@ fn several_lengths<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         return lend(context, &mut station, BOTH);
     }
     let key = context.borrow_key()?;
-    for length in [0, 1, 2, 3, 8, 9, 20, MAX_LIST - 1, MAX_LIST] {
+    for length in [0, 1, 2, 3, 8, 9, 20, 31, 32, 33, 100] {
         let bytes: Vec<_> = (0..length).map(|place| pattern((length * 100 + place) as u64, BYTES)).collect();
         let mut list = Vec::new();
         for (place, bytes) in bytes.iter().enumerate() {
@@ -85,6 +86,65 @@ fn several_lengths<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         expect!(list.iter().all(Option::is_none), "{length} requests: one is still in its place");
         let got = read(&mut station, queue_pair, key, (0, length.max(1) * BYTES))?;
         expect!(length == 0 || got == bytes.concat(), "{length} requests: other bytes have arrived");
+    }
+    context.meet_at(&mut station)
+}
+
+/// A list that is as long as the send queue, with more places than that: SENDs, WRITEs and READs run and complete in
+/// order. The next one uses the same memory.
+fn hundred<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
+    const LENGTH: u64 = 100;
+    const ROUNDS: u64 = 6;
+    let mut station = context.station()?;
+    let config = QueuePairConfig { max_send: LENGTH as u32, ..station.reliable() };
+    let queue_pair = context.connect(&mut station, &config)?;
+    let sends = |round: u64| (0..LENGTH).filter(|id| id % 3 == 0).map(move |id| round * LENGTH + id);
+    if role == Role::Second {
+        let region = context.region(REGION, BOTH)?;
+        context.lend(&region, BOTH)?;
+        for round in 0..ROUNDS {
+            sends(round).try_for_each(|id| station.receive_on(queue_pair, id, 64))?;
+            context.tell(b"next")?;
+            for id in sends(round) {
+                station.received(id, &pattern(id, 50))?;
+            }
+        }
+        return context.meet_at(&mut station);
+    }
+    let key = context.borrow_key()?;
+    for round in 0..ROUNDS {
+        expect_eq!(context.hear_at(&mut station)?, b"next");
+        let mut list: Vec<Place<F>> = Vec::new();
+        for number in 0..LENGTH {
+            let id = round * LENGTH + number;
+            let (offset, bytes) = (number * 64, pattern(id, 50));
+            let operation = match number % 3 {
+                0 => {
+                    Operation::Send { data: Data::Buffer(station.buffer(&bytes)?), immediate: None, to: None }
+                }
+                1 => {
+                    let data = Data::Buffer(station.buffer(&bytes)?);
+                    Operation::Write { data, key, offset, immediate: None }
+                }
+                // What was written by the request before it.
+                _ => {
+                    let from = RemoteSlice { key, offset: offset - 64, length: 50 };
+                    Operation::Read { from, into: station.arena.reserve(50)? }
+                }
+            };
+            list.push(Some(WorkRequest { id: WorkId(id), operation, signaled: true }));
+            if number % 7 == 0 {
+                list.push(None);
+            }
+        }
+        station.domain.post_list(queue_pair, &mut list)?;
+        expect!(list.iter().all(Option::is_none), "a request is still in its place");
+        for number in 0..LENGTH {
+            let id = round * LENGTH + number;
+            let completion = station.sent(id)?;
+            let read = completion.buffer.as_deref();
+            expect_eq!(read, (number % 3 == 2).then(|| pattern(id - 1, 50)).as_deref(), "request {number}");
+        }
     }
     context.meet_at(&mut station)
 }
@@ -266,8 +326,7 @@ fn kept_lists<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
         expect!(list.iter().all(Option::is_some), "{error}: a request has left its place");
         Ok(())
     };
-    let too_long = PostError::ListTooLong { length: MAX_LIST + 1, limit: MAX_LIST };
-    refused(&mut station, queue_pair, MAX_LIST + 1, too_long)?;
+    refused(&mut station, queue_pair, config.max_send as usize + 1, PostError::QueueFull)?;
     expect_eq!(read(&mut station, queue_pair, key, (0, 8))?, [0; 8]);
     let alone = station.domain.create_queue_pair(&config)?;
     refused(&mut station, alone, 3, PostError::NotConnected)?;

@@ -16,7 +16,7 @@ struct End<F: Fabric> {
 impl<F: Fabric> End<F> {
     fn poll(&mut self) -> Vec<Completion<F::Memory>> {
         let mut into = Vec::new();
-        self.domain.poll(self.queue, &mut into, 64);
+        self.domain.poll(self.queue, &mut into, 128);
         into
     }
 
@@ -33,10 +33,20 @@ impl<F: Fabric> End<F> {
 
 /// Makes two connected ends: the first on `fabric`, the second on the fabric below it.
 fn ends<F: Fabric>(fabric: &F, below: &Reference, transport: Transport) -> (End<F>, End<Reference>) {
-    fn end<F: Fabric>(fabric: &F, link: F::Link, transport: Transport) -> (End<F>, Endpoint) {
+    ends_of_depth(fabric, below, transport, 8)
+}
+
+/// As `ends`, with so many slots in each send queue.
+fn ends_of_depth<F: Fabric>(
+    fabric: &F,
+    below: &Reference,
+    transport: Transport,
+    max_send: u32,
+) -> (End<F>, End<Reference>) {
+    fn end<F: Fabric>(fabric: &F, link: F::Link, transport: Transport, max_send: u32) -> (End<F>, Endpoint) {
         let mut domain = fabric.domain().unwrap();
-        let queue = domain.create_completion_queue(64, true).unwrap();
-        let config = QueuePairConfig { transport, max_send: 8, ..QueuePairConfig::reliable(queue, queue) };
+        let queue = domain.create_completion_queue(max_send.max(64), true).unwrap();
+        let config = QueuePairConfig { transport, max_send, ..QueuePairConfig::reliable(queue, queue) };
         let pair = domain.create_queue_pair(&config).unwrap();
         let endpoint = domain.endpoint(pair, &link).unwrap();
         let arena = Arena::new(fabric.register(1 << 16, Access::READ).unwrap()).unwrap();
@@ -45,8 +55,8 @@ fn ends<F: Fabric>(fabric: &F, below: &Reference, transport: Transport) -> (End<
     let address: Address = format!("sim:{}", fabric.host().random()).parse().unwrap();
     let listener = below.listen(&address).unwrap();
     let link = fabric.dial(&address, u64::MAX).unwrap();
-    let (mut first, first_endpoint) = end(fabric, link, transport);
-    let (mut second, second_endpoint) = end(below, listener.accept(u64::MAX).unwrap(), transport);
+    let (mut first, first_endpoint) = end(fabric, link, transport, max_send);
+    let (mut second, second_endpoint) = end(below, listener.accept(u64::MAX).unwrap(), transport, max_send);
     first.domain.connect(first.pair, &first.link, &second_endpoint).unwrap();
     second.domain.connect(second.pair, &second.link, &first_endpoint).unwrap();
     (first, second)
@@ -99,12 +109,14 @@ fn counts_what_went_through() {
 fn counts_a_list_as_one_doorbell() {
     let below = Reference::new();
     let fabric = Count::new(below.clone());
-    let (mut first, second) = ends(&fabric, &below, RC);
+    let (mut first, second) = ends_of_depth(&fabric, &below, RC, 100);
     let region = Region::new(below.register(64, Access::WRITE).unwrap());
     let key = second.link.grant(region.memory(), Access::WRITE).unwrap();
     let too_long = vec![0; below.capabilities().max_inline as usize + 1];
     let (good, bad): (&[&[u8]], &[&[u8]]) = (&[&[1; 8]], &[&too_long]);
-    for (length, refused_at) in [(1, None), (2, None), (4, None), (4, Some(2)), (4, Some(0))] {
+    for (length, refused_at) in
+        [(1, None), (2, None), (8, None), (100, None), (100, Some(70)), (4, Some(2)), (4, Some(0))]
+    {
         let before = fabric.counts();
         let mut list: Vec<_> = (0..length)
             .map(|place| {

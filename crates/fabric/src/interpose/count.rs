@@ -16,17 +16,17 @@ pub type Count<F> = Interposed<F, Observing<Counting>>;
 impl<F: Fabric> Interposed<F, Observing<Counting>> {
     /// Wraps `fabric` and counts its operations from now on. Clones share the counts.
     pub fn new(fabric: F) -> Self {
-        Interposed::with_hooks(fabric, Observing(Counting::default()))
+        Interposed::with_hooks(fabric, Observing::new(Counting::default()))
     }
 
     /// Returns the current counts.
     pub fn counts(&self) -> CountSnapshot {
-        self.hooks().0.0.snapshot()
+        self.hooks().observer.0.snapshot()
     }
 
     /// Returns the shared counters, for readers without access to the fabric.
     pub fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.hooks().0.0)
+        Arc::clone(&self.hooks().observer.0)
     }
 }
 

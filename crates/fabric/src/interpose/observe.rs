@@ -4,9 +4,9 @@
 use super::{DomainHooks, Hooks, LinkHooks};
 use crate::{
     Access, Address, AnyMemory, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Data, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError, MAX_LIST, Memory,
-    Nanos, Opcode, Operation, PostError, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey,
-    RegisterError, ThreadDomain, Transport, WaitMode, Wake, WorkId, WorkRequest,
+    Data, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError, Memory, Nanos,
+    Opcode, Operation, PostError, QueuePairConfig, QueuePairId, ReceiveTarget, RegionKey, RegisterError,
+    ThreadDomain, Transport, WaitMode, Wake, WorkId, WorkRequest,
 };
 use std::error::Error;
 use std::fmt::Debug;
@@ -103,7 +103,17 @@ pub enum Event<'a> {
 
 /// The hooks that report to an observer.
 #[derive(Clone, Debug)]
-pub struct Observing<O>(pub(super) O);
+pub struct Observing<O> {
+    pub(super) observer: O,
+    /// The requests of the list that is being posted. Allocates only while it grows.
+    list: Vec<Posted>,
+}
+
+impl<O> Observing<O> {
+    pub(super) fn new(observer: O) -> Self {
+        Observing { observer, list: Vec::new() }
+    }
+}
 
 /// Returns the error of a result, if any.
 fn failed<T, E: Error + 'static>(result: &Result<T, E>) -> Failed<'_> {
@@ -115,35 +125,35 @@ impl<F: Fabric, O: Observer> Hooks<F> for Observing<O> {
     type Link = Observing<O>;
 
     fn domain_hooks(&self) -> Self {
-        Observing(self.0.part(Part::Domain))
+        Observing::new(self.observer.part(Part::Domain))
     }
 
     fn link_hooks(&self) -> Self {
-        Observing(self.0.part(Part::Link))
+        Observing::new(self.observer.part(Part::Link))
     }
 
     fn register(&self, inner: &F, length: u64, access: Access) -> Result<F::Memory, RegisterError> {
         let result = inner.register(length, access);
-        self.0.see(&Event::Register { length, access, failed: failed(&result) });
+        self.observer.see(&Event::Register { length, access, failed: failed(&result) });
         result
     }
 
     fn adopt(&self, inner: &F, memory: AnyMemory) -> Result<F::Memory, RegisterError> {
         let (length, access) = (memory.length() as u64, memory.access());
         let result = inner.adopt(memory);
-        self.0.see(&Event::Register { length, access, failed: failed(&result) });
+        self.observer.see(&Event::Register { length, access, failed: failed(&result) });
         result
     }
 
     fn listen(&self, inner: &F, address: &Address) -> Result<F::Listener, ListenError> {
         let result = inner.listen(address);
-        self.0.see(&Event::Listen { address, failed: failed(&result) });
+        self.observer.see(&Event::Listen { address, failed: failed(&result) });
         result
     }
 
     fn dial(&self, inner: &F, address: &Address, until: Nanos) -> Result<F::Link, DialError> {
         let result = inner.dial(address, until);
-        self.0.see(&Event::Dial { address, failed: failed(&result) });
+        self.observer.see(&Event::Dial { address, failed: failed(&result) });
         result
     }
 }
@@ -151,14 +161,14 @@ impl<F: Fabric, O: Observer> Hooks<F> for Observing<O> {
 impl<L: Link, O: Observer> LinkHooks<L> for Observing<O> {
     fn send(&self, inner: &L, message: &[u8]) -> Result<(), LinkError> {
         let result = inner.send(message);
-        self.0.see(&Event::LinkSend { bytes: message.len(), failed: failed(&result) });
+        self.observer.see(&Event::LinkSend { bytes: message.len(), failed: failed(&result) });
         result
     }
 
     fn receive(&self, inner: &L, until: Nanos) -> Result<Vec<u8>, LinkError> {
         let result = inner.receive(until);
         let bytes = result.as_ref().map_or(0, Vec::len);
-        self.0.see(&Event::LinkReceive { bytes, failed: failed(&result) });
+        self.observer.see(&Event::LinkReceive { bytes, failed: failed(&result) });
         result
     }
 
@@ -166,7 +176,7 @@ impl<L: Link, O: Observer> LinkHooks<L> for Observing<O> {
         let result = inner.try_receive();
         if !matches!(result, Ok(None)) {
             let bytes = result.as_ref().map_or(0, |found| found.as_ref().map_or(0, Vec::len));
-            self.0.see(&Event::LinkReceive { bytes, failed: failed(&result) });
+            self.observer.see(&Event::LinkReceive { bytes, failed: failed(&result) });
         }
         result
     }
@@ -174,17 +184,17 @@ impl<L: Link, O: Observer> LinkHooks<L> for Observing<O> {
     fn grant(&self, inner: &L, memory: &Arc<L::Memory>, access: Access) -> Result<RegionKey, GrantError> {
         let result = inner.grant(memory, access);
         let key = *result.as_ref().unwrap_or(&RegionKey(0));
-        self.0.see(&Event::Grant { key, length: memory.length(), access, failed: failed(&result) });
+        self.observer.see(&Event::Grant { key, length: memory.length(), access, failed: failed(&result) });
         result
     }
 
     fn revoke(&self, inner: &L, key: RegionKey) {
-        self.0.see(&Event::Revoke { key });
+        self.observer.see(&Event::Revoke { key });
         inner.revoke(key);
     }
 
     fn close(&self, inner: &L) {
-        self.0.see(&Event::Close);
+        self.observer.see(&Event::Close);
         inner.close();
     }
 }
@@ -232,7 +242,7 @@ impl<D: ThreadDomain, O: Observer> DomainHooks<D> for Observing<O> {
         let result = inner.create_queue_pair(config);
         let queue_pair = *result.as_ref().unwrap_or(&QueuePairId(0));
         let transport = config.transport;
-        self.0.see(&Event::CreateQueuePair { queue_pair, transport, failed: failed(&result) });
+        self.observer.see(&Event::CreateQueuePair { queue_pair, transport, failed: failed(&result) });
         result
     }
 
@@ -244,13 +254,13 @@ impl<D: ThreadDomain, O: Observer> DomainHooks<D> for Observing<O> {
         remote: &Endpoint,
     ) -> Result<(), CreateError> {
         let result = inner.connect(queue_pair, link, remote);
-        self.0.see(&Event::Connect { queue_pair, failed: failed(&result) });
+        self.observer.see(&Event::Connect { queue_pair, failed: failed(&result) });
         result
     }
 
     fn destroy_queue_pair(&mut self, inner: &mut D, queue_pair: QueuePairId) -> Result<(), CreateError> {
         let result = inner.destroy_queue_pair(queue_pair);
-        self.0.see(&Event::DestroyQueuePair { queue_pair, failed: failed(&result) });
+        self.observer.see(&Event::DestroyQueuePair { queue_pair, failed: failed(&result) });
         result
     }
 
@@ -262,7 +272,7 @@ impl<D: ThreadDomain, O: Observer> DomainHooks<D> for Observing<O> {
     ) -> Result<(), PostError> {
         let posted = describe(queue_pair, &request);
         let result = inner.post(queue_pair, request);
-        self.0.see(&Event::Post { posted, failed: failed(&result) });
+        self.observer.see(&Event::Post { posted, failed: failed(&result) });
         result
     }
 
@@ -272,16 +282,14 @@ impl<D: ThreadDomain, O: Observer> DomainHooks<D> for Observing<O> {
         queue_pair: QueuePairId,
         requests: &mut [Option<WorkRequest<'_, D::Memory>>],
     ) -> Result<(), ListError> {
-        let mut described = [None; MAX_LIST];
-        for (place, request) in described.iter_mut().zip(requests.iter().flatten()) {
-            *place = Some(describe(queue_pair, request));
-        }
+        self.list.clear();
+        self.list.extend(requests.iter().flatten().map(|request| describe(queue_pair, request)));
         let result = inner.post_list(queue_pair, requests);
-        let reached = result.map_or_else(|error| error.posted, |()| MAX_LIST);
-        for (place, posted) in described.into_iter().flatten().enumerate() {
+        let reached = result.map_or_else(|error| error.posted, |()| self.list.len());
+        for (place, &posted) in self.list.iter().enumerate() {
             let posted = Posted { rings: place == 0, ..posted };
             let failed = if place < reached { None } else { failed(&result) };
-            self.0.see(&Event::Post { posted, failed });
+            self.observer.see(&Event::Post { posted, failed });
         }
         result
     }
@@ -295,7 +303,7 @@ impl<D: ThreadDomain, O: Observer> DomainHooks<D> for Observing<O> {
     ) -> Result<(), PostError> {
         let bytes = buffer.as_ref().map_or(0, |buffer| buffer.len());
         let result = inner.post_receive(target, id, buffer);
-        self.0.see(&Event::PostReceive { target, id, bytes, failed: failed(&result) });
+        self.observer.see(&Event::PostReceive { target, id, bytes, failed: failed(&result) });
         result
     }
 
@@ -308,18 +316,18 @@ impl<D: ThreadDomain, O: Observer> DomainHooks<D> for Observing<O> {
     ) -> usize {
         let before = into.len();
         let found = inner.poll(queue, into, limit);
-        self.0.see(&Event::Poll { found });
+        self.observer.see(&Event::Poll { found });
         for &Completion { id, status, opcode, bytes, queue_pair, .. } in &into[before..] {
-            self.0.see(&Event::Complete { queue, queue_pair, id, opcode, status, bytes });
+            self.observer.see(&Event::Complete { queue, queue_pair, id, opcode, status, bytes });
         }
         found
     }
 
     fn wait(&mut self, inner: &mut D, armed: Armed, until: Nanos) -> Wake {
         let mode = armed.mode;
-        self.0.see(&Event::Wait { mode });
+        self.observer.see(&Event::Wait { mode });
         let wake = inner.wait(armed, until);
-        self.0.see(&Event::Waited { mode, wake });
+        self.observer.see(&Event::Waited { mode, wake });
         wake
     }
 }

@@ -19,7 +19,7 @@ pub type Trace<F> = Interposed<F, Observing<Tracing>>;
 impl<F: Fabric> Interposed<F, Observing<Tracing>> {
     /// Wraps `fabric` and traces its operations from now on.
     pub fn new(fabric: F) -> Self {
-        Interposed::with_hooks(fabric, Observing(Tracing::default()))
+        Interposed::with_hooks(fabric, Observing::new(Tracing::default()))
     }
 }
 

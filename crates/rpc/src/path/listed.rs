@@ -1,13 +1,14 @@
 //! Work requests that wait for others, to be posted with them under one doorbell.
 
 use dunlin_fabric::{
-    Data, ListError, MAX_LIST, Memory, Operation, PostError, QueuePairId, RegionKey, ThreadDomain, WorkId,
-    WorkRequest,
+    Data, ListError, Memory, Operation, PostError, QueuePairId, RegionKey, ThreadDomain, WorkId, WorkRequest,
 };
 use std::ops::Range;
 
 /// The most requests that wait: a message and its notification fit behind them.
-pub(crate) const MOST: usize = MAX_LIST - 2;
+pub(crate) const MOST: usize = PLACES - 2;
+/// The most places of a list: it lies on the stack while it is posted.
+const PLACES: usize = 32;
 /// The longest inline data that is kept. Longer data lies in a buffer.
 pub(crate) const MAX_KEPT: usize = 512;
 
@@ -72,10 +73,10 @@ impl<M: Memory> Listed<M> {
         last: [Option<WorkRequest<'a, M>>; 2],
     ) -> Result<(), PostError> {
         let Listed { requests, bytes } = self;
-        let inline: [[&[u8]; 1]; MAX_LIST] = std::array::from_fn(|at| {
+        let inline: [[&[u8]; 1]; PLACES] = std::array::from_fn(|at| {
             [requests.get(at).and_then(|request| bytes.get(request.inline()?)).unwrap_or_default()]
         });
-        let mut list = [const { None }; MAX_LIST];
+        let mut list = [const { None }; PLACES];
         for ((request, parts), place) in requests.iter_mut().zip(&inline).zip(&mut list) {
             let operation = match &mut request.operation {
                 Waiting::Whole(operation) => operation.take(),
