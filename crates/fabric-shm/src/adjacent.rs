@@ -1,9 +1,15 @@
 //! Files of memory at addresses that follow each other, so that a NIC registers them as one.
 
-use crate::memory::HUGE_PAGES;
+use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
+
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+/// The lengths of reserved huge pages, the longest first. Memory has pages of a length that divides its own: a file of
+/// huge pages is no shorter than a page, and a peer checks the length.
+pub(crate) const HUGE_PAGES: [(usize, MemfdFlags); 2] =
+    [(1 << 30, MemfdFlags::HUGE_1GB), (HUGE_PAGE, MemfdFlags::HUGE_2MB)];
 
 /// Another thread may map something at an address between the choice and its use; then others are chosen.
 const TRIES: usize = 16;

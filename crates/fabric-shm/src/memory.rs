@@ -6,7 +6,7 @@
 //! be reopened through `/proc`. Nothing has a name in a file system, so a killed process leaves nothing
 //! behind.
 
-use crate::adjacent::at_adjacent;
+use crate::adjacent::{HUGE_PAGE, HUGE_PAGES, at_adjacent};
 use dunlin_fabric::{Access, Memory, Region, RegionKey, RegisterError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -19,12 +19,6 @@ use thiserror::Error;
 
 /// The longest region that can be registered or imported, in bytes.
 pub(crate) const MAX_REGION: u64 = 1 << 40;
-
-const HUGE_PAGE: usize = 2 << 20;
-/// The lengths of reserved huge pages, the longest first. Memory has pages of a length that divides its own: a file of
-/// huge pages is no shorter than a page, and a peer checks the length.
-pub(crate) const HUGE_PAGES: [(usize, MemfdFlags); 2] =
-    [(1 << 30, MemfdFlags::HUGE_1GB), (HUGE_PAGE, MemfdFlags::HUGE_2MB)];
 
 /// One mapping, unmapped when dropped. Accessed only by atomics and by the racing copies of
 /// `dunlin_fabric::copy`, since another process may write it at any time.
