@@ -1,9 +1,11 @@
 //! The control connection: messages, grants of memory, liveness.
 
 use crate::backend::{Backend, Flag, LinkEvents, Place, lock};
+use crate::control::{Control, READ_BUFFER};
 use crate::frame::{Frame, FrameError, Grant};
-use crate::io::{Control, Io};
-use crate::socket;
+use crate::reactor::{ENDED, READ, Reactor, Watched};
+use crate::tcp;
+use crate::waiting::wait;
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
 use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
@@ -25,8 +27,6 @@ const INBOX: InboxLimits = InboxLimits { items: 256, bytes: 1 << 20 };
 const SEND_PATIENCE: u64 = 1_000_000_000;
 /// The maximum number of unsent bytes queued by senders that do not wait.
 const MAX_OUTGOING: usize = 1 << 20;
-/// The size of the buffer passed to [`LinkShared::read`].
-pub(crate) const READ_BUFFER: usize = 64 * 1024;
 
 /// A queue pair whose address was given to the peer.
 #[derive(Debug)]
@@ -98,7 +98,8 @@ pub struct LinkShared<B: Backend> {
     /// Whether the link ended because of this side's device.
     device_broke: AtomicBool,
     max_grants: usize,
-    io: Arc<Io<B>>,
+    reactor: Arc<Reactor>,
+    backend: Arc<B>,
     /// Bytes of an incomplete frame. The reading thread holds the lock.
     incoming: Mutex<Vec<u8>>,
     outgoing: Mutex<Vec<u8>>,
@@ -112,20 +113,21 @@ pub struct LinkShared<B: Backend> {
 impl<B: Backend> LinkShared<B> {
     /// Makes a link over a socket on which the greetings are complete; `rest` holds bytes received after the
     /// peer's hello.
-    pub(crate) fn new(socket: TcpStream, dialled: bool, rest: Vec<u8>, io: &Arc<Io<B>>) -> Arc<Self> {
+    pub(crate) fn new(socket: TcpStream, dialled: bool, rest: Vec<u8>, control: &Control<B>) -> Arc<Self> {
         // Keys start at a random number, so that a key of one link is not valid on another.
         let next = (RealHost.random() & !0xffff_ffff) | 0x10;
         Arc::new(LinkShared {
-            number: io.next_number(),
+            number: control.reactor().next_number(),
             socket,
             dialled,
             alive: AtomicBool::new(true),
             device_broke: AtomicBool::new(false),
-            max_grants: io.backend().limits().max_grants,
-            io: Arc::clone(io),
+            max_grants: control.backend().limits().max_grants,
+            reactor: Arc::clone(control.reactor()),
+            backend: Arc::clone(control.backend()),
             incoming: Mutex::new(rest),
             outgoing: Mutex::default(),
-            interest: Mutex::new(EventFlags::IN | EventFlags::RDHUP),
+            interest: Mutex::new(READ),
             inbox: Inbox::new(INBOX),
             exports: Mutex::new(Exports { next, granted: BTreeMap::new() }),
             imports: Mutex::default(),
@@ -133,9 +135,12 @@ impl<B: Backend> LinkShared<B> {
         })
     }
 
-    /// Returns the link's number among all links and listeners of the fabric.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    /// Lets the control thread watch the link.
+    pub(crate) fn watch(self: &Arc<Self>) -> io::Result<()> {
+        // Bytes that arrived with the greeting do not make the socket readable, so they are processed now.
+        self.read(&mut [0; 4096], false);
+        let owner = Arc::clone(self) as Arc<dyn Watched>;
+        self.reactor.add(self.number, &self.socket, *lock(&self.interest), owner)
     }
 
     /// Returns whether this side dialled.
@@ -153,10 +158,6 @@ impl<B: Backend> LinkShared<B> {
         self.socket.peer_addr().ok().map(|address| address.ip())
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
-        &self.socket
-    }
-
     /// Returns whether the peer is alive, as far as known.
     #[inline]
     pub fn is_alive(&self) -> bool {
@@ -168,13 +169,19 @@ impl<B: Backend> LinkShared<B> {
         if !self.alive.swap(false, Ordering::AcqRel) {
             return;
         }
-        socket::shut_down(&self.socket);
+        tcp::shut_down(&self.socket);
         self.inbox.end(reason);
         for attachment in lock(&self.attachments).drain(..) {
             if let Some(attention) = attachment.attention.upgrade() {
                 attention.tell_news();
             }
         }
+    }
+
+    /// Ends the link, and its watch by the control thread.
+    fn close(&self, reason: &str) {
+        self.end(reason);
+        self.reactor.remove(self.number, &self.socket);
     }
 
     /// Ends the link because this side's device is unusable or cut off. As [`end`](LinkShared::end), but
@@ -187,7 +194,7 @@ impl<B: Backend> LinkShared<B> {
     /// Ends the link after the connection failed. Trouble of this side's device takes precedence as the
     /// reason.
     fn lost(&self, reason: &str) {
-        match self.io.backend().trouble() {
+        match self.backend.trouble() {
             Some(trouble) => self.end_for_device(&trouble),
             None => self.end(reason),
         }
@@ -276,13 +283,8 @@ impl<B: Backend> LinkShared<B> {
         let changed = if wanted { *interest | flags } else { *interest - flags };
         if changed != *interest {
             *interest = changed;
-            self.io.watch(self, changed);
+            self.reactor.set_events(self.number, &self.socket, changed);
         }
-    }
-
-    /// Returns the events that the control thread waits for on the socket.
-    pub(crate) fn interest(&self) -> EventFlags {
-        *lock(&self.interest)
     }
 
     fn flush(&self, outgoing: &mut Vec<u8>) -> io::Result<()> {
@@ -338,7 +340,7 @@ impl<B: Backend> LinkShared<B> {
             if !patient || now >= until {
                 return Err(LinkError::Backlog);
             }
-            socket::wait(&self.socket, true, (until - now).min(50_000_000));
+            wait(&self.socket, true, (until - now).min(50_000_000));
         }
     }
 
@@ -401,7 +403,7 @@ impl<B: Backend> LinkShared<B> {
         if access == Access::LOCAL || !memory.access().contains(access) {
             return Err(GrantError::Access);
         }
-        let (registration, place) = self.io.backend().grant(memory, access)?;
+        let (registration, place) = self.backend.grant(memory, access)?;
         let (key, frame) = {
             let mut exports = lock(&self.exports);
             if exports.granted.len() >= self.max_grants {
@@ -430,6 +432,28 @@ impl<B: Backend> LinkShared<B> {
     }
 }
 
+impl<B: Backend> Watched for LinkShared<B> {
+    fn serve(self: Arc<Self>, _: &Arc<Reactor>, _: u64, flags: EventFlags, buffer: &mut [u8]) {
+        if flags.contains(EventFlags::OUT) {
+            self.write_on();
+        }
+        let ended = flags.intersects(ENDED);
+        self.read(buffer, ended);
+        if ended || !self.is_alive() {
+            self.close("its process has ended or it closed the connection");
+        }
+    }
+
+    fn lose_device(&self, reason: &str) {
+        self.end_for_device(reason);
+        self.close(reason);
+    }
+
+    fn end(&self, reason: &str) {
+        LinkShared::end(self, reason);
+    }
+}
+
 /// A control connection. Clones are the same connection; dropping the last clone closes it.
 #[derive(Debug)]
 pub struct TcpLink<B: Backend> {
@@ -452,7 +476,7 @@ struct Closer<B: Backend> {
 
 impl<B: Backend> Drop for Closer<B> {
     fn drop(&mut self) {
-        self.shared.io.drop_link(&self.shared, CLOSED_HERE);
+        self.shared.close(CLOSED_HERE);
     }
 }
 
@@ -521,6 +545,6 @@ impl<B: Backend> Link for TcpLink<B> {
     }
 
     fn close(&self) {
-        self.shared.io.drop_link(&self.shared, CLOSED_HERE);
+        self.shared.close(CLOSED_HERE);
     }
 }

@@ -1,97 +1,149 @@
-//! Listeners for control connections.
+//! Listeners for control connections, over any kind of socket.
 
-use crate::backend::{Backend, lock};
-use crate::io::{Control, Io};
-use crate::link::{LinkShared, TcpLink};
-use dunlin_fabric::door::Visitors;
+use crate::backend::lock;
+use crate::reactor::{Reactor, Watched};
+use dunlin_fabric::door::{self, Visitors};
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
-use dunlin_fabric::{AcceptError, Address, Listener, Nanos};
-use std::net::TcpListener;
+use dunlin_fabric::{AcceptError, Address, Host, Link, Listener, Nanos, RealHost};
+use rustix::event::epoll::EventFlags;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::fmt::Debug;
+use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex};
 
 /// Limits on the connections that wait to be accepted.
 const WAITING: InboxLimits = InboxLimits { items: 1024, bytes: usize::MAX };
+/// The maximum number of connections of a fabric that may be in their greeting at once.
+const MAX_GREETINGS: usize = 256;
+/// The rest, in nanoseconds, after an `accept` that found no room in the process.
+const REST: Nanos = 20_000_000;
 
-/// The state of a listener that the control thread and the handle share.
+/// The state of a listener that the control thread and the handle share: `S` is its socket, `L` its connections.
 #[derive(Debug)]
-pub(crate) struct ListenerShared<B: Backend> {
+pub struct ListenerShared<S, L> {
     number: u64,
-    /// `None` once it is closed. The kernel frees the port with the last descriptor, so this is the only one.
-    socket: Mutex<Option<TcpListener>>,
+    reactor: Arc<Reactor>,
+    /// `None` once it is closed. The kernel frees the address with the last descriptor, so this is the only one.
+    socket: Mutex<Option<S>>,
     /// Connections with a complete greeting.
-    waiting: Inbox<Arc<LinkShared<B>>>,
+    waiting: Inbox<L>,
     /// The kinds of refused visitors that are logged already.
     visitors: Visitors,
 }
 
-impl<B: Backend> ListenerShared<B> {
-    pub(crate) fn new(socket: TcpListener, io: &Io<B>) -> Arc<Self> {
-        let (number, waiting) = (io.next_number(), Inbox::new(WAITING));
-        let (socket, visitors) = (Mutex::new(Some(socket)), Visitors::default());
-        Arc::new(ListenerShared { number, socket, waiting, visitors })
-    }
-
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(crate) fn visitors(&self) -> &Visitors {
-        &self.visitors
+impl<S: AsFd, L> ListenerShared<S, L> {
+    /// Makes the state of a listener whose socket does not block.
+    pub fn new(socket: S, reactor: &Arc<Reactor>) -> Arc<Self> {
+        Arc::new(ListenerShared {
+            number: reactor.next_number(),
+            reactor: Arc::clone(reactor),
+            socket: Mutex::new(Some(socket)),
+            waiting: Inbox::new(WAITING),
+            visitors: Visitors::default(),
+        })
     }
 
     /// Calls a function with the socket, unless it is closed.
-    pub(crate) fn with_socket<T>(&self, use_it: impl FnOnce(&TcpListener) -> T) -> Option<T> {
+    fn with_socket<T>(&self, use_it: impl FnOnce(&S) -> T) -> Option<T> {
         lock(&self.socket).as_ref().map(use_it)
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.waiting.is_full()
+    /// Lets the control thread call `owner` when connections arrive.
+    pub fn watch(&self, owner: Arc<dyn Watched>) -> io::Result<()> {
+        let added = self.with_socket(|socket| self.reactor.add(self.number, socket, EventFlags::IN, owner));
+        added.unwrap_or(Err(Errno::BADF.into()))
+    }
+
+    /// Returns whether no further visitor may begin its greeting: too many are in theirs, or wait to be accepted.
+    pub fn is_full(&self) -> bool {
+        self.waiting.is_full() || self.reactor.timed() >= MAX_GREETINGS
     }
 
     /// Queues a connection with a complete greeting.
-    pub(crate) fn arrived(&self, link: Arc<LinkShared<B>>) {
+    pub fn arrived(&self, link: L) {
         self.waiting.push(link, 0);
     }
-}
 
-/// Listens on a TCP port. Dropping it frees the port.
-#[derive(Debug)]
-pub struct TcpControlListener<B: Backend> {
-    shared: Arc<ListenerShared<B>>,
-    address: Address,
-    io: Arc<Control<B>>,
-}
-
-impl<B: Backend> TcpControlListener<B> {
-    pub(crate) fn new(shared: Arc<ListenerShared<B>>, address: Address, io: Arc<Control<B>>) -> Self {
-        TcpControlListener { shared, address, io }
-    }
-}
-
-impl<B: Backend> Drop for TcpControlListener<B> {
-    fn drop(&mut self) {
-        self.io.io().drop_listener(&self.shared);
-        *lock(&self.shared.socket) = None;
-        while let Ok(link) = self.shared.waiting.take(0, || {}) {
-            self.io.io().drop_link(&link, "the listener was closed before it accepted");
+    /// Accepts all connections that have arrived, and gives each to `visit`. Called by the control thread.
+    pub fn accept_each<C>(&self, accept: impl Fn(&S) -> io::Result<C>, mut visit: impl FnMut(C)) {
+        loop {
+            let Some(accepted) = self.with_socket(&accept) else { return };
+            match accepted {
+                Ok(connection) => visit(connection),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => return,
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        tracing::warn!(%error, "cannot accept a control connection; raise `ulimit -n`?");
+                        // Most likely out of descriptors. The socket stays readable, so rest instead of spinning.
+                        RealHost.sleep(RealHost.now() + REST);
+                        return;
+                    }
+                },
+            }
         }
     }
+
+    /// Logs a visitor that has sent `words`, which are no greeting of this fabric, the first of each kind as a
+    /// warning. Returns the answer in the visitor's protocol, which says `text`; it is empty where there is none.
+    pub fn refusal(&self, words: &[u8], (place, text): (&str, &str), peer: &dyn Debug) -> Vec<u8> {
+        let visitor = door::described(words);
+        if self.visitors.is_first(words) {
+            tracing::warn!(?peer, "{visitor} came to {place} and is refused: {text}");
+        } else {
+            tracing::debug!(?peer, "{visitor} came to {place} and is refused");
+        }
+        door::refusal(words, text)
+    }
 }
 
-impl<B: Backend> Listener for TcpControlListener<B> {
-    type Link = TcpLink<B>;
+/// Listens for control connections. Dropping it frees the address, and ends the connections that were not accepted.
+#[derive(Debug)]
+pub struct ControlListener<S: AsFd, L> {
+    shared: Arc<ListenerShared<S, L>>,
+    address: Address,
+    /// Keeps the control thread running.
+    _owner: Arc<dyn Debug + Send + Sync>,
+}
+
+impl<S: AsFd, L> ControlListener<S, L> {
+    /// Makes the handle of a listener that the control thread watches. `owner` keeps that thread running.
+    pub fn new(
+        shared: Arc<ListenerShared<S, L>>,
+        address: Address,
+        owner: Arc<dyn Debug + Send + Sync>,
+    ) -> Self {
+        ControlListener { shared, address, _owner: owner }
+    }
+}
+
+impl<S: AsFd, L> Drop for ControlListener<S, L> {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        shared.with_socket(|socket| shared.reactor.remove(shared.number, socket));
+        *lock(&shared.socket) = None;
+        while shared.waiting.take(0, || {}).is_ok() {}
+    }
+}
+
+impl<S, L> Listener for ControlListener<S, L>
+where
+    S: AsFd + Debug + Send + Sync + 'static,
+    L: Link<Signal = RealSignal>,
+{
+    type Link = L;
     type Signal = RealSignal;
 
-    fn accept(&self, until: Nanos) -> Result<TcpLink<B>, AcceptError> {
-        match self.shared.waiting.take(until, || {}) {
-            Ok(link) => Ok(TcpLink::new(link, Arc::clone(&self.io))),
-            Err(Nothing::TimedOut) => Err(AcceptError::TimedOut),
-            Err(Nothing::Ended(_)) => Err(AcceptError::Closed),
-        }
+    fn accept(&self, until: Nanos) -> Result<L, AcceptError> {
+        self.shared.waiting.take(until, || {}).map_err(|nothing| match nothing {
+            Nothing::TimedOut => AcceptError::TimedOut,
+            Nothing::Ended(_) => AcceptError::Closed,
+        })
     }
 
-    fn try_accept(&self) -> Result<Option<TcpLink<B>>, AcceptError> {
+    fn try_accept(&self) -> Result<Option<L>, AcceptError> {
         match self.accept(0) {
             Err(AcceptError::TimedOut) => Ok(None),
             other => other.map(Some),

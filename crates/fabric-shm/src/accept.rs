@@ -2,42 +2,36 @@
 //! new links to the listener.
 
 use crate::frame::{Frame, Refusal, VERSION};
-use crate::io::{READ, Watched};
-use crate::link::{LinkShared, Secrets};
-use crate::listener::ListenerShared;
-use crate::socket::{self, Received};
-use dunlin_fabric::door::{self, Door};
+use crate::io::Io;
+use crate::link::{LinkShared, Secrets, ShmLink};
+use dunlin_fabric::door::Door;
 use dunlin_fabric::{Host, RealHost, nanos};
+use dunlin_fabric_control::unix::{self, Received};
+use dunlin_fabric_control::{ListenerShared, READ, Reactor, Watched};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Weak};
 
-/// The maximum number of connections that may be in their greeting at once.
-const MAX_GREETINGS: usize = 256;
+type UnixListenerShared = ListenerShared<OwnedFd, ShmLink>;
 
 #[derive(Debug)]
 struct Greeting {
     socket: OwnedFd,
-    listener: Arc<ListenerShared>,
+    listener: Arc<UnixListenerShared>,
+    io: Weak<Io>,
     secret: [u64; 2],
     deadline: u64,
 }
 
-/// Refuses a visitor that has sent another packet than a greeting: logs the first of each kind, and answers
-/// in the visitor's protocol where that is cheap.
+/// Refuses a visitor that has sent another packet than a greeting.
 fn turn_away(greeting: &Greeting, packet: &[u8]) {
-    let text = Door::Shm.found_at("");
-    let (visitor, peer) = (door::described(packet), socket::peer(greeting.socket.as_fd()));
-    if greeting.listener.visitors().is_first(packet) {
-        tracing::warn!(?peer, "{visitor} came to shared memory and is refused");
-    } else {
-        tracing::debug!(?peer, "{visitor} came to shared memory and is refused");
-    }
-    let refusal = door::refusal(packet, &text);
-    if !refusal.is_empty() {
+    let (socket, text) = (greeting.socket.as_fd(), Door::Shm.found_at(""));
+    let answer = greeting.listener.refusal(packet, ("shared memory", &text), &unix::peer(socket));
+    if !answer.is_empty() {
         // The visitor is refused even if it does not read the reason.
-        let _ = socket::send(greeting.socket.as_fd(), &refusal, &[], None);
+        let _ = unix::send(socket, &answer, &[], None);
     }
 }
 
@@ -50,7 +44,7 @@ fn secret() -> [u64; 2] {
 pub(crate) fn greet(socket: &OwnedFd) -> Result<[u64; 2], Errno> {
     let secret = secret();
     let (head, body) = Frame::Hello { version: VERSION, secret }.encode();
-    match socket::send(socket.as_fd(), head.as_slice(), body, None) {
+    match unix::send(socket.as_fd(), head.as_slice(), body, None) {
         // The other side has closed already; its reason for refusing can still be read.
         Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(secret),
         Err(error) => Err(error),
@@ -61,64 +55,60 @@ fn refuse(socket: &OwnedFd, refusal: Refusal) {
     tracing::info!(?refusal, "a connection was refused");
     let (head, body) = Frame::Refused(refusal).encode();
     // The peer is refused even if it does not read the reason.
-    let _ = socket::send(socket.as_fd(), head.as_slice(), body, None);
+    let _ = unix::send(socket.as_fd(), head.as_slice(), body, None);
 }
 
 /// A listener whose connections the control thread accepts.
 #[derive(Debug)]
-pub(crate) struct Acceptor(pub(crate) Arc<ListenerShared>);
+pub(crate) struct Acceptor {
+    pub(crate) listener: Arc<UnixListenerShared>,
+    pub(crate) io: Weak<Io>,
+}
 
 impl Watched for Acceptor {
-    fn serve(self: Arc<Self>, _number: u64, _flags: EventFlags, _buffer: &mut [u8]) {
-        let listener = &self.0;
-        let io = listener.io();
-        loop {
-            let accepted = listener.with_socket(|socket| socket::accept(socket.as_fd()));
-            let socket = match accepted.unwrap_or(Err(Errno::AGAIN)) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a control connection; raise `ulimit -n`?");
-                    // Most likely out of descriptors. The socket stays readable, so sleep instead of
-                    // spinning.
-                    RealHost.sleep(RealHost.now() + 20_000_000);
-                    return;
-                }
-            };
-            let user = socket::peer(socket.as_fd()).user;
-            let refusal = if !io.config().allow.admits(user) {
-                Some(Refusal::User(user.unwrap_or(u32::MAX)))
-            } else if listener.is_full() || io.timed() >= MAX_GREETINGS {
-                Some(Refusal::Full)
-            } else {
-                None
-            };
-            if let Some(refusal) = refusal {
-                refuse(&socket, refusal);
-                continue;
+    fn serve(self: Arc<Self>, reactor: &Arc<Reactor>, _: u64, _: EventFlags, _: &mut [u8]) {
+        let Some(io) = self.io.upgrade() else { return };
+        let accept = |socket: &OwnedFd| unix::accept(socket.as_fd()).map_err(io::Error::from);
+        self.listener.accept_each(accept, |socket| {
+            let user = unix::peer(socket.as_fd()).user;
+            if !io.config().allow.admits(user) {
+                return refuse(&socket, Refusal::User(user.unwrap_or(u32::MAX)));
             }
-            let Ok(secret) = greet(&socket) else { continue };
-            let deadline = RealHost.now().saturating_add(nanos(io.config().greeting_patience));
-            let greeting = Arc::new(Greeting { socket, listener: Arc::clone(listener), secret, deadline });
+            if self.listener.is_full() {
+                return refuse(&socket, Refusal::Full);
+            }
+            let Ok(secret) = greet(&socket) else { return };
+            let greeting = Arc::new(Greeting {
+                socket,
+                listener: Arc::clone(&self.listener),
+                io: Weak::clone(&self.io),
+                secret,
+                deadline: RealHost.now().saturating_add(nanos(io.config().greeting_patience)),
+            });
             // The visitor's connection is closed if it cannot be watched.
             let owner = Arc::clone(&greeting) as Arc<dyn Watched>;
-            let _ = io.add(io.next_number(), &greeting.socket, READ, owner);
-        }
+            let _ = reactor.add(reactor.next_number(), &greeting.socket, READ, owner);
+        });
+    }
+}
+
+impl Greeting {
+    /// Makes the link after the peer's hello, which had this secret. Returns `None` if the fabric ends or has no
+    /// descriptor left.
+    fn link(&self, theirs: [u64; 2]) -> Option<ShmLink> {
+        let io = self.io.upgrade()?;
+        let socket = self.socket.try_clone().ok()?;
+        let shared = LinkShared::new(socket, Secrets { ours: self.secret, theirs }, &io);
+        Some(ShmLink::new(shared, io))
     }
 }
 
 impl Watched for Greeting {
-    fn serve(self: Arc<Self>, number: u64, _flags: EventFlags, buffer: &mut [u8]) {
-        let io = self.listener.io();
-        let received = socket::receive(self.socket.as_fd(), buffer);
-        let link = match received {
+    fn serve(self: Arc<Self>, reactor: &Arc<Reactor>, number: u64, _: EventFlags, buffer: &mut [u8]) {
+        let link = match unix::receive(self.socket.as_fd(), buffer) {
             Ok(Received::Empty) => return,
             Ok(Received::Frame { length, descriptor: None }) => match Frame::decode(&buffer[..length]) {
-                Ok(Frame::Hello { version: VERSION, secret }) => self.socket.try_clone().ok().map(|socket| {
-                    let secrets = Secrets { ours: self.secret, theirs: secret };
-                    LinkShared::new(socket, secrets, io.config().max_grants_per_link, Arc::clone(io))
-                }),
+                Ok(Frame::Hello { version: VERSION, secret }) => self.link(secret),
                 Ok(Frame::Hello { .. }) => {
                     refuse(&self.socket, Refusal::Version(VERSION));
                     None
@@ -130,9 +120,9 @@ impl Watched for Greeting {
             },
             _ => None,
         };
-        io.remove(number, &self.socket);
+        reactor.remove(number, &self.socket);
         if let Some(link) = link {
-            match link.watch() {
+            match link.shared().watch() {
                 Ok(()) => self.listener.arrived(link),
                 Err(error) => tracing::warn!(%error, "a new connection cannot be watched and is dropped"),
             }
@@ -143,8 +133,8 @@ impl Watched for Greeting {
         Some(self.deadline)
     }
 
-    fn expire(&self, number: u64) {
+    fn expire(&self, reactor: &Reactor, number: u64) {
         tracing::info!("a connection without a hello is dropped");
-        self.listener.io().remove(number, &self.socket);
+        reactor.remove(number, &self.socket);
     }
 }

@@ -1,6 +1,6 @@
 //! Settings.
 
-use crate::socket;
+use crate::process;
 use std::time::Duration;
 
 /// The users that may connect to a fabric's listeners. The kernel reports a peer's user (SO_PEERCRED).
@@ -20,7 +20,7 @@ impl AllowPolicy {
     pub(crate) fn admits(&self, user: Option<u32>) -> bool {
         match (self, user) {
             (AllowPolicy::Anyone, _) => true,
-            (AllowPolicy::SameUser, Some(user)) => user == socket::own_user() || user == 0,
+            (AllowPolicy::SameUser, Some(user)) => user == process::own_user() || user == 0,
             (AllowPolicy::Users(users), Some(user)) => users.contains(&user),
             (_, None) => false,
         }

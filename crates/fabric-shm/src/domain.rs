@@ -7,7 +7,7 @@ use crate::doorbell::{DomainWaiter, EVENTS, HINTS, PeerDoorbell};
 use crate::endpoint::{Address, NO_RING};
 use crate::frame::QueuePairName;
 use crate::inbound::{Consumer, Producer};
-use crate::io::IoHandle;
+use crate::io::Io;
 use crate::limits::{MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
 use crate::link::{DatagramTarget, ShmLink};
 use crate::memory::ShmMemory;
@@ -60,7 +60,7 @@ pub struct ShmDomain {
     handles: AddressHandles<AddressHandle>,
     live: usize,
     hints: Option<Hints>,
-    _io: Arc<IoHandle>,
+    _io: Arc<Io>,
 }
 
 /// The state for domains with many queue pairs. A poll then drives only three kinds of queue pairs: those
@@ -99,14 +99,14 @@ fn drive(
 }
 
 impl ShmDomain {
-    pub(crate) fn new(number: u32, io: Arc<IoHandle>) -> Result<Self, CreateError> {
-        let attention = DomainWaiter::new(io.io().watchdog())?;
+    pub(crate) fn new(number: u32, io: Arc<Io>) -> Result<Self, CreateError> {
+        let attention = DomainWaiter::new(io.watchdog())?;
         Ok(ShmDomain {
             number,
             hub: Hub::new(&attention),
             attention,
             news_seen: 0,
-            idle: if io.io().config().gives_way { Idle::default() } else { Idle::steadfast() },
+            idle: if io.config().gives_way { Idle::default() } else { Idle::steadfast() },
             events: false,
             queues: Vec::new(),
             shared: Vec::new(),

@@ -709,7 +709,8 @@ mod tests {
             ring_sleeper(&word);
             may_sleep(&word);
         }
-        let attention = DomainWaiter::new(&Watchdog::new().unwrap()).unwrap();
+        let attention =
+            DomainWaiter::new(&Watchdog::new(dunlin_fabric_control::Waker::new().unwrap())).unwrap();
         attention.arm(WaitMode::Event);
         state_of(attention.memory().mapping()).store(77, Ordering::Relaxed);
         assert!(attention.sleep(1), "does not sleep on a word that is not its own");

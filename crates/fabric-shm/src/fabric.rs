@@ -6,18 +6,19 @@ use crate::config::ShmConfig;
 use crate::device;
 use crate::domain::ShmDomain;
 use crate::frame::{Frame, READ_BUFFER, Refusal, VERSION};
-use crate::io::IoHandle;
+use crate::io::Io;
 use crate::limits::{MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE, MAX_QUEUE_DEPTH, MAX_QUEUE_PAIRS};
 use crate::link::{LinkShared, Secrets, ShmLink};
-use crate::listener::{ListenerShared, ShmListener};
 use crate::memory::ShmMemory;
 use crate::payloads::{ProcessFills, ShmPayloads};
-use crate::socket::{self, Received};
+use crate::process;
 use dunlin_fabric::{
     Access, Address, Atomics, Capabilities, CreateError, DeviceIdentity, DialError, Fabric, Host, KnownRates,
     ListenError, Nanos, Prefetch, Rates, RatesBook, RealHost, RegisterError, Scheme, TransportSet,
 };
 use dunlin_fabric::{copy, door};
+use dunlin_fabric_control::unix::{self, Received};
+use dunlin_fabric_control::{ControlListener, ListenerShared, wait};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 #[derive(Debug)]
 struct Inner {
-    io: Arc<IoHandle>,
+    io: Arc<Io>,
     capabilities: Capabilities,
     rates: KnownRates,
     /// The rates in use until measurements exist.
@@ -35,6 +36,9 @@ struct Inner {
     domains: AtomicU32,
     fills: Arc<ProcessFills>,
 }
+
+/// Listens on an abstract Unix socket, which has no name in a file system. Dropping it frees the name.
+pub type ShmListener = ControlListener<OwnedFd, ShmLink>;
 
 /// Shared memory between the processes of one host, or within one process. Clones are the same fabric, with
 /// one control thread; all methods may be called from any thread.
@@ -45,7 +49,7 @@ impl ShmFabric {
     /// Starts a fabric, which has one control thread and a handful of descriptors. Raises the process's soft
     /// limit of open descriptors to the hard limit.
     pub fn new(config: ShmConfig) -> io::Result<Self> {
-        socket::raise_descriptor_limit();
+        process::raise_descriptor_limit();
         let capabilities = Capabilities {
             name: "shm",
             transports: TransportSet::ALL,
@@ -67,7 +71,7 @@ impl ShmFabric {
             max_queue_pairs: MAX_QUEUE_PAIRS,
             max_queue_depth: MAX_QUEUE_DEPTH,
         };
-        let io = IoHandle::start(config)?;
+        let io = Io::start(config)?;
         Ok(ShmFabric(Arc::new(Inner {
             io,
             capabilities,
@@ -91,20 +95,20 @@ impl ShmFabric {
             Some(found) => DialError::WrongDoor { address: address.clone(), found },
             None => none(source),
         };
-        let io = self.0.io.io();
+        let io = &self.0.io;
         let start = RealHost.now();
         // A listener that refuses has closed the connection before this side's greeting; its reason can still
         // be read.
         let said = greet(&socket);
         let mut buffer = vec![0; READ_BUFFER];
         let theirs = loop {
-            match socket::receive(socket.as_fd(), &mut buffer).map_err(|e| none(e.into()))? {
+            match unix::receive(socket.as_fd(), &mut buffer).map_err(|e| none(e.into()))? {
                 Received::Empty => {
                     let left = until.saturating_sub(RealHost.now());
                     if left == 0 {
                         return Err(timed_out(address, until.saturating_sub(start)));
                     }
-                    socket::wait(socket.as_fd(), false, left.min(1_000_000_000));
+                    wait(socket.as_fd(), false, left.min(1_000_000_000));
                 }
                 Received::Frame { length, descriptor: None } => match Frame::decode(&buffer[..length]) {
                     Ok(Frame::Hello { version: VERSION, secret }) => break secret,
@@ -138,7 +142,7 @@ impl ShmFabric {
         };
         let ours = said.map_err(|e| none(e.into()))?;
         let secrets = Secrets { ours, theirs };
-        let link = LinkShared::new(socket, secrets, io.config().max_grants_per_link, Arc::clone(io));
+        let link = LinkShared::new(socket, secrets, io);
         link.watch().map_err(system)?;
         Ok(ShmLink::new(link, Arc::clone(&self.0.io)))
     }
@@ -199,13 +203,15 @@ impl Fabric for ShmFabric {
             return Err(ListenError::WrongScheme(address.clone()));
         }
         let system = |source| ListenError::System { address: address.clone(), source };
-        let socket = socket::listen(address.name(), 1024).map_err(|errno| match errno {
+        let socket = unix::listen(address.name(), 1024).map_err(|errno| match errno {
             Errno::ADDRINUSE => ListenError::InUse { address: address.clone() },
             other => system(other.into()),
         })?;
-        let shared = ListenerShared::new(socket, self.0.io.io());
-        shared.watch(Arc::new(Acceptor(Arc::clone(&shared)))).map_err(system)?;
-        Ok(ShmListener::new(shared, address.clone(), Arc::clone(&self.0.io)))
+        let shared = ListenerShared::new(socket, self.0.io.reactor());
+        let acceptor = Acceptor { listener: Arc::clone(&shared), io: Arc::downgrade(&self.0.io) };
+        shared.watch(Arc::new(acceptor)).map_err(system)?;
+        let owner: Arc<Io> = Arc::clone(&self.0.io);
+        Ok(ShmListener::new(shared, address.clone(), owner))
     }
 
     fn dial(&self, address: &Address, until: Nanos) -> Result<ShmLink, DialError> {
@@ -214,7 +220,7 @@ impl Fabric for ShmFabric {
         }
         let start = RealHost.now();
         loop {
-            match socket::connect(address.name()) {
+            match unix::connect(address.name()) {
                 Ok(socket) => return self.greet(socket, address, until),
                 Err(Errno::CONNREFUSED) => {
                     return Err(DialError::NobodyListens { address: address.clone() });

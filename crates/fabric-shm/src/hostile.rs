@@ -2,13 +2,14 @@
 
 use crate::frame::{Frame, READ_BUFFER, Refusal, VERSION};
 use crate::memory::ShmMemory;
-use crate::socket::{self, Received};
 use crate::{AllowPolicy, ShmConfig, ShmFabric, ShmLink};
 use dunlin_fabric::{
     AcceptError, Access, Address, CompletionStatus, CreateError, DialError, Endpoint, Fabric, Host, Link,
     LinkError, Listener, Memory, QueuePairConfig, RealHost, ReceiveTarget, RegionKey, Scheme, ThreadDomain,
     Transport, WorkId,
 };
+use dunlin_fabric_control::unix::{self, Received};
+use dunlin_fabric_control::wait;
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ fn unique() -> Address {
 
 fn say(socket: &OwnedFd, frame: &Frame<'_>, descriptor: Option<&OwnedFd>) {
     let (head, body) = frame.encode();
-    socket::send(socket.as_fd(), head.as_slice(), body, descriptor.map(|d| d.as_fd())).unwrap();
+    unix::send(socket.as_fd(), head.as_slice(), body, descriptor.map(|d| d.as_fd())).unwrap();
 }
 
 /// Returns the next frame's bytes, or `None` when the other side has closed.
@@ -35,12 +36,12 @@ fn hear_with_descriptor(socket: &OwnedFd) -> Option<(Vec<u8>, Option<OwnedFd>)> 
     let mut buffer = vec![0; READ_BUFFER];
     let until = soon();
     loop {
-        match socket::receive(socket.as_fd(), &mut buffer).unwrap() {
+        match unix::receive(socket.as_fd(), &mut buffer).unwrap() {
             Received::Frame { length, descriptor } => {
                 return Some((buffer[..length].to_vec(), descriptor));
             }
             Received::Empty => {
-                assert!(socket::wait(socket.as_fd(), false, until - RealHost.now()), "silence")
+                assert!(wait(socket.as_fd(), false, until - RealHost.now()), "silence")
             }
             Received::End | Received::Oversized => return None,
         }
@@ -52,7 +53,7 @@ fn intruder() -> (OwnedFd, ShmLink, ShmFabric) {
     let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
     let address = unique();
     let listener = fabric.listen(&address).unwrap();
-    let socket = socket::connect(address.name()).unwrap();
+    let socket = unix::connect(address.name()).unwrap();
     say(&socket, &Frame::Hello { version: VERSION, secret: [1, 2] }, None);
     let link = listener.accept(soon()).unwrap();
     assert!(matches!(Frame::decode(&hear(&socket).unwrap()), Ok(Frame::Hello { .. })));
@@ -144,7 +145,7 @@ fn what_is_granted_for_reading_cannot_be_written_by_any_way_that_the_peer_has() 
 fn garbage_closes_the_link_and_a_silent_or_wrong_greeting_is_dropped() {
     for garbage in [&b"\xff garbage"[..], &[4, 1, 2], &[7; READ_BUFFER]] {
         let (socket, link, _fabric) = intruder();
-        socket::send(socket.as_fd(), garbage, b"", None).unwrap();
+        unix::send(socket.as_fd(), garbage, b"", None).unwrap();
         closes(&link, "frame");
     }
     let config =
@@ -152,14 +153,14 @@ fn garbage_closes_the_link_and_a_silent_or_wrong_greeting_is_dropped() {
     let fabric = ShmFabric::new(config).unwrap();
     let address = unique();
     let listener = fabric.listen(&address).unwrap();
-    let silent = socket::connect(address.name()).unwrap();
+    let silent = unix::connect(address.name()).unwrap();
     assert!(matches!(Frame::decode(&hear(&silent).unwrap()), Ok(Frame::Hello { .. })));
     assert_eq!(hear(&silent), None, "dropped");
-    let wrong = socket::connect(address.name()).unwrap();
-    socket::send(wrong.as_fd(), b"hello, who is there?", b"", None).unwrap();
+    let wrong = unix::connect(address.name()).unwrap();
+    unix::send(wrong.as_fd(), b"hello, who is there?", b"", None).unwrap();
     hear(&wrong);
     assert_eq!(hear(&wrong), None, "dropped");
-    let other = socket::connect(address.name()).unwrap();
+    let other = unix::connect(address.name()).unwrap();
     say(&other, &Frame::Hello { version: VERSION + 1, secret: [0; 2] }, None);
     hear(&other);
     assert_eq!(Frame::decode(&hear(&other).unwrap()), Ok(Frame::Refused(Refusal::Version(VERSION))));
@@ -170,10 +171,10 @@ fn garbage_closes_the_link_and_a_silent_or_wrong_greeting_is_dropped() {
 fn a_listener_of_another_version_and_of_another_user_are_told_apart() {
     let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
     let address = unique();
-    let listener = socket::listen(address.name(), 1).unwrap();
+    let listener = unix::listen(address.name(), 1).unwrap();
     let stranger = std::thread::spawn(move || {
-        assert!(socket::wait(listener.as_fd(), false, 10_000_000_000));
-        let socket = socket::accept(listener.as_fd()).unwrap();
+        assert!(wait(listener.as_fd(), false, 10_000_000_000));
+        let socket = unix::accept(listener.as_fd()).unwrap();
         say(&socket, &Frame::Hello { version: 99, secret: [0; 2] }, None);
         hear(&socket);
     });
@@ -195,12 +196,12 @@ fn a_listener_that_does_not_greet_is_named() {
     let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
     for word in [&b""[..], b"hello", b"HTTP/1.1 400 Bad Request"] {
         let address = unique();
-        let listener = socket::listen(address.name(), 1).unwrap();
+        let listener = unix::listen(address.name(), 1).unwrap();
         let stranger = std::thread::spawn(move || {
-            assert!(socket::wait(listener.as_fd(), false, 10_000_000_000));
-            let socket = socket::accept(listener.as_fd()).unwrap();
+            assert!(wait(listener.as_fd(), false, 10_000_000_000));
+            let socket = unix::accept(listener.as_fd()).unwrap();
             if !word.is_empty() {
-                socket::send(socket.as_fd(), word, b"", None).unwrap();
+                unix::send(socket.as_fd(), word, b"", None).unwrap();
             }
         });
         let refused = fabric.dial(&address, soon()).unwrap_err();
@@ -230,9 +231,9 @@ fn a_visitor_with_another_protocol_is_refused_in_that_protocol() {
         (b"hello", b""),
         (&[0; 1000], b""),
     ] {
-        let socket = socket::connect(address.name()).unwrap();
+        let socket = unix::connect(address.name()).unwrap();
         assert!(matches!(Frame::decode(&hear(&socket).unwrap()), Ok(Frame::Hello { .. })));
-        socket::send(socket.as_fd(), words, b"", None).unwrap();
+        unix::send(socket.as_fd(), words, b"", None).unwrap();
         let answer = hear(&socket).unwrap_or_default();
         assert!(answer.starts_with(begin), "{}", answer.escape_ascii());
         assert_eq!(answer.is_empty(), begin.is_empty());
@@ -249,9 +250,9 @@ fn a_peer_that_floods_is_left_to_wait_and_loses_nothing() {
     // Sends until the socket pushes back: the inbox and the kernel's buffer are full.
     loop {
         let (head, body) = Frame::Message(&payload).encode();
-        match socket::send(socket.as_fd(), head.as_slice(), body, None) {
+        match unix::send(socket.as_fd(), head.as_slice(), body, None) {
             Ok(()) => said += 1,
-            Err(rustix::io::Errno::AGAIN) if socket::wait(socket.as_fd(), true, 200_000_000) => {}
+            Err(rustix::io::Errno::AGAIN) if wait(socket.as_fd(), true, 200_000_000) => {}
             Err(rustix::io::Errno::AGAIN) => break,
             Err(error) => panic!("{error}"),
         }

@@ -17,11 +17,13 @@
 //! memory until the kernel has closed them, so the next owner waits until the process has ended.
 
 use crate::memory::{ShmMemory, check_grant};
-use crate::socket::{self, Received};
+use crate::process;
 use dunlin_fabric::{
     Access, Address, AnyMemory, Host as _, KeeperError, ListenError, Memory as _, MemoryKeeper, Nanos,
     RealHost, Scheme,
 };
+use dunlin_fabric_control::unix::{self, Received};
+use dunlin_fabric_control::wait;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -94,13 +96,13 @@ impl Message {
 fn send(socket: BorrowedFd<'_>, message: Message, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
     let until = RealHost.now().saturating_add(ANSWER);
     loop {
-        match socket::send(socket, &message.encode(), &[], descriptor) {
+        match unix::send(socket, &message.encode(), &[], descriptor) {
             Err(Errno::AGAIN | Errno::TOOMANYREFS) => {
                 let left = until.saturating_sub(RealHost.now());
                 if left == 0 {
                     return Err(Errno::TIMEDOUT);
                 }
-                socket::wait(socket, true, left);
+                wait(socket, true, left);
             }
             other => return other,
         }
@@ -111,7 +113,7 @@ fn send(socket: BorrowedFd<'_>, message: Message, descriptor: Option<BorrowedFd<
 fn receive(socket: BorrowedFd<'_>, until: Nanos) -> Result<(Message, Option<OwnedFd>), io::Error> {
     let mut buffer = [0; 2 * MESSAGE];
     loop {
-        match socket::receive(socket, &mut buffer)? {
+        match unix::receive(socket, &mut buffer)? {
             Received::Frame { length, descriptor } => {
                 let message = Message::parse(&buffer[..length]).ok_or(io::ErrorKind::InvalidData)?;
                 return Ok((message, descriptor));
@@ -123,7 +125,7 @@ fn receive(socket: BorrowedFd<'_>, until: Nanos) -> Result<(Message, Option<Owne
                 if left == 0 {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                socket::wait(socket, false, left);
+                wait(socket, false, left);
             }
         }
     }
@@ -189,8 +191,8 @@ impl KeeperServer {
         if address.scheme() != Scheme::Shm {
             return Err(ListenError::WrongScheme(address.clone()));
         }
-        socket::raise_descriptor_limit();
-        let listener = socket::listen(address.name(), 16).map_err(|errno| match errno {
+        process::raise_descriptor_limit();
+        let listener = unix::listen(address.name(), 16).map_err(|errno| match errno {
             Errno::ADDRINUSE => ListenError::InUse { address: address.clone() },
             other => ListenError::System { address: address.clone(), source: other.into() },
         })?;
@@ -239,7 +241,7 @@ impl KeeperServer {
                 return owner.has_ended().then(|| self.release());
             };
             let mut buffer = [0; 2 * MESSAGE];
-            let answer = match socket::receive(socket.as_fd(), &mut buffer) {
+            let answer = match unix::receive(socket.as_fd(), &mut buffer) {
                 Ok(Received::Empty) => return None,
                 Ok(Received::Frame { length, descriptor }) => match Message::parse(&buffer[..length]) {
                     Some(Message { kind: RELEASE, .. }) => return Some(self.release()),
@@ -285,8 +287,8 @@ impl KeeperServer {
     }
 
     fn accept(&mut self) -> Option<KeeperEvent> {
-        let socket = socket::accept(self.listener.as_fd()).ok()?;
-        let peer = socket::peer(socket.as_fd());
+        let socket = unix::accept(self.listener.as_fd()).ok()?;
+        let peer = unix::peer(socket.as_fd());
         let refusal = self.greet(&socket, peer.user);
         let Some(why) = refusal else {
             self.owner = Some(Owner::new(socket, peer.process));
@@ -296,7 +298,7 @@ impl KeeperServer {
         let mut refused = Message::new(REFUSED, why);
         refused.length = match why {
             REFUSED_VERSION => KEEPER_VERSION.into(),
-            _ => socket::own_user().into(),
+            _ => process::own_user().into(),
         };
         let _ = send(socket.as_fd(), refused, None);
         Some(KeeperEvent::Refused(peer.process))
@@ -304,7 +306,7 @@ impl KeeperServer {
 
     /// Gives a new connection all memory, unless it is refused; returns the reason.
     fn greet(&mut self, socket: &OwnedFd, user: Option<u32>) -> Option<u32> {
-        if user != Some(socket::own_user()) {
+        if user != Some(process::own_user()) {
             return Some(REFUSED_USER);
         }
         if self.owner.is_some() {
@@ -346,7 +348,7 @@ impl ShmKeeper {
         if address.scheme() != Scheme::Shm {
             return Err(KeeperError::Scheme(address.clone()));
         }
-        socket::raise_descriptor_limit();
+        process::raise_descriptor_limit();
         let until = RealHost.now().saturating_add(dunlin_fabric::nanos(wait));
         loop {
             match ShmKeeper::connect_once(address) {
@@ -360,12 +362,12 @@ impl ShmKeeper {
 
     fn connect_once(address: &Address) -> Result<ShmKeeper, KeeperError> {
         let system = |source: io::Error| KeeperError::System { address: address.clone(), source };
-        let socket = socket::connect(address.name()).map_err(|errno| match errno {
+        let socket = unix::connect(address.name()).map_err(|errno| match errno {
             Errno::CONNREFUSED => KeeperError::Nobody(address.clone()),
             other => system(other.into()),
         })?;
-        let keeper = socket::peer(socket.as_fd()).user;
-        if keeper != Some(socket::own_user()) {
+        let keeper = unix::peer(socket.as_fd()).user;
+        if keeper != Some(process::own_user()) {
             return Err(KeeperError::User { address: address.clone(), user: keeper.unwrap_or(u32::MAX) });
         }
         // A keeper that refuses has closed already; its reason can still be read.
@@ -417,7 +419,9 @@ impl ShmKeeper {
                 REFUSED_VERSION => {
                     KeeperError::Version { ours: KEEPER_VERSION, theirs: u32::try_from(length).unwrap_or(0) }
                 }
-                REFUSED_USER => KeeperError::User { address: self.address.clone(), user: socket::own_user() },
+                REFUSED_USER => {
+                    KeeperError::User { address: self.address.clone(), user: process::own_user() }
+                }
                 REFUSED_BUSY => KeeperError::Busy(self.address.clone()),
                 REFUSED_FULL => KeeperError::Full(MAX_PARTS),
                 _ => self.breach("it refuses this memory"),
@@ -462,7 +466,7 @@ impl MemoryKeeper for ShmKeeper {
 
     fn is_alive(&self) -> bool {
         // It says nothing that was not asked for.
-        matches!(socket::receive(self.socket.as_fd(), &mut [0; MESSAGE]), Ok(Received::Empty))
+        matches!(unix::receive(self.socket.as_fd(), &mut [0; MESSAGE]), Ok(Received::Empty))
     }
 
     fn forget(&mut self) -> Result<(), KeeperError> {
@@ -550,13 +554,13 @@ mod tests {
             }
             drop(owner);
             // Another version, then a connection that says anything: the keeper goes on.
-            let socket = socket::connect(address.name()).unwrap();
+            let socket = unix::connect(address.name()).unwrap();
             send(socket.as_fd(), Message::new(HELLO, KEEPER_VERSION + 1), None).unwrap();
             let (refused, _) = receive(socket.as_fd(), soon()).unwrap();
             assert_eq!((refused.kind, refused.number), (REFUSED, REFUSED_VERSION));
             assert_eq!(refused.length, KEEPER_VERSION.into());
-            let socket = socket::connect(address.name()).unwrap();
-            socket::send(socket.as_fd(), b"GET / HTTP/1.0", &[], None).unwrap();
+            let socket = unix::connect(address.name()).unwrap();
+            unix::send(socket.as_fd(), b"GET / HTTP/1.0", &[], None).unwrap();
             drop(socket);
             // A descriptor that is not sealed is not kept.
             let owner = ShmKeeper::connect(address, SOON).unwrap();
@@ -581,7 +585,7 @@ mod tests {
         let mut keeper = KeeperServer::listen(&address).unwrap();
         let mut event = || keeper.serve(Duration::from_millis(1));
         let hello = || {
-            let socket = socket::connect(address.name()).unwrap();
+            let socket = unix::connect(address.name()).unwrap();
             send(socket.as_fd(), Message::new(HELLO, KEEPER_VERSION), None).unwrap();
             socket
         };

@@ -2,11 +2,11 @@
 //! own processor executes a one-sided operation, without work at the target. A two-sided operation goes
 //! through a ring that its receiver owns.
 //!
-//! This crate may hold mappings, Unix sockets, futexes, and the implementation of verbs on them. It knows
+//! This crate may hold mappings, links over Unix sockets, futexes, and the implementation of verbs on them. It knows
 //! nothing of RPC. Data from a peer is never trusted: it is read once, checked, then used.
 //!
 //! ```text
-//! fabric ─ accept ─ listener ─ link   control: one thread sleeps over all sockets (io, socket, frame)
+//! fabric ─ accept ─ link       control: the reactor's thread sleeps over all sockets (io, frame)
 //!    └── domain ─┬ send, send_queue, execute    outgoing requests of a queue_pair
 //!          │     ├ receive, inbound             incoming messages, through a ring of the receiver
 //!          │     └ datagram_path, datagram
@@ -72,14 +72,13 @@ mod keeper;
 mod large_read;
 mod limits;
 mod link;
-mod listener;
 mod memory;
 mod payloads;
+mod process;
 mod queue_pair;
 mod receive;
 mod send;
 mod send_queue;
-mod socket;
 mod store_policy;
 mod watchdog;
 
@@ -88,9 +87,8 @@ mod hostile;
 
 pub use config::{AllowPolicy, ShmConfig};
 pub use domain::{ShmDomain, ShmWaker};
-pub use fabric::ShmFabric;
+pub use fabric::{ShmFabric, ShmListener};
 pub use keeper::{KEEPER_VERSION, KeeperEvent, KeeperServer, ShmKeeper};
 pub use link::ShmLink;
-pub use listener::ShmListener;
 pub use memory::{ShmMemory, ShmView};
 pub use payloads::{ShmFilling, ShmPayloads};

@@ -3,9 +3,9 @@
 use crate::doorbell::DomainWaiter;
 use crate::endpoint::NO_RING;
 use crate::frame::{Frame, FrameError, Head, QueuePairName, READ_BUFFER};
-use crate::io::{Io, IoHandle, READ, Watched};
+use crate::io::Io;
 use crate::memory::{Import, ImportError, ShmMemory, ShmView};
-use crate::socket::{self, Received};
+use crate::process;
 use dunlin_fabric::WithSources;
 use dunlin_fabric::host::RealSignal;
 use dunlin_fabric::inbox::{Inbox, InboxLimits, Nothing};
@@ -13,13 +13,15 @@ use dunlin_fabric::verbs::MAX_CONTROL_MESSAGE;
 use dunlin_fabric::{
     Access, GrantError, Host, Link, LinkError, Memory, Nanos, PeerIdentity, RealHost, RegionKey, Subscription,
 };
+use dunlin_fabric_control::unix::{self, Received};
+use dunlin_fabric_control::{ENDED, READ, Reactor, Watched, lock, wait};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -116,7 +118,7 @@ pub(crate) struct LinkShared {
     peer: PeerIdentity,
     secrets: Secrets,
     max_grants: usize,
-    io: Arc<Io>,
+    reactor: Arc<Reactor>,
     inbox: Inbox<Vec<u8>>,
     exports: Mutex<Exports>,
     imports: Mutex<BTreeMap<u32, Granted>>,
@@ -133,21 +135,17 @@ pub(crate) struct LinkShared {
     calls: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl LinkShared {
-    pub(crate) fn new(socket: OwnedFd, secrets: Secrets, max_grants: usize, io: Arc<Io>) -> Arc<Self> {
-        let peer = socket::peer(socket.as_fd());
+    pub(crate) fn new(socket: OwnedFd, secrets: Secrets, io: &Io) -> Arc<Self> {
+        let peer = unix::peer(socket.as_fd());
         Arc::new(LinkShared {
-            number: io.next_number(),
+            number: io.reactor().next_number(),
             socket,
             alive: AtomicBool::new(true),
             peer,
             secrets,
-            max_grants,
-            io,
+            max_grants: io.config().max_grants_per_link,
+            reactor: Arc::clone(io.reactor()),
             inbox: Inbox::new(INBOX),
             exports: Mutex::new(Exports {
                 first_generation: RealHost.random() as u32 & !1,
@@ -169,12 +167,12 @@ impl LinkShared {
 
     /// Lets the control thread watch the link.
     pub(crate) fn watch(self: &Arc<Self>) -> io::Result<()> {
-        self.io.add(self.number, &self.socket, READ, Arc::clone(self) as Arc<dyn Watched>)
+        self.reactor.add(self.number, &self.socket, READ, Arc::clone(self) as Arc<dyn Watched>)
     }
 
     /// Sets whether the control thread reads the socket or lets it push back.
     fn listen(&self, read: bool) {
-        self.io.set_events(self.number, &self.socket, if read { READ } else { EventFlags::empty() });
+        self.reactor.set_events(self.number, &self.socket, if read { READ } else { EventFlags::empty() });
     }
 
     pub(crate) fn secrets(&self) -> Secrets {
@@ -183,7 +181,7 @@ impl LinkShared {
 
     /// Returns whether the peer could stop this process anyway: it belongs to the same user, or to root.
     pub(crate) fn is_trusted(&self) -> bool {
-        self.peer.user.is_some_and(|user| user == 0 || user == socket::own_user())
+        self.peer.user.is_some_and(|user| user == 0 || user == process::own_user())
     }
 
     /// Returns whether the peer is alive, as far as known.
@@ -197,7 +195,7 @@ impl LinkShared {
         if !self.alive.swap(false, Ordering::AcqRel) {
             return;
         }
-        socket::shut_down(self.socket.as_fd());
+        unix::shut_down(self.socket.as_fd());
         self.inbox.end(reason);
         drop(lock(&self.replies));
         self.replied.notify_all();
@@ -211,7 +209,7 @@ impl LinkShared {
     /// Ends the link, and its watch by the control thread.
     pub(crate) fn close(&self, reason: &str) {
         self.end(reason);
-        self.io.remove(self.number, &self.socket);
+        self.reactor.remove(self.number, &self.socket);
     }
 
     /// Reads the packets in the socket. `all` ignores the inbox limits: set when the peer has closed, so that
@@ -223,7 +221,7 @@ impl LinkShared {
             if !all && self.inbox.pause_if_full(|| self.listen(false)) {
                 return;
             }
-            match socket::receive(self.socket.as_fd(), buffer) {
+            match unix::receive(self.socket.as_fd(), buffer) {
                 Ok(Received::Empty) => return,
                 Ok(Received::End) => return self.end("it closed the connection"),
                 Ok(Received::Oversized) => return self.end(&Violation::Oversized.to_string()),
@@ -289,7 +287,7 @@ impl LinkShared {
                 let reply = Frame::DatagramReply { call, ring, doorbell, granted: made.is_some() };
                 // Never waits here: a peer that does not read its connection gets no reply.
                 let (head, body) = reply.encode();
-                if let Err(error) = socket::send(self.socket.as_fd(), head.as_slice(), body, None) {
+                if let Err(error) = unix::send(self.socket.as_fd(), head.as_slice(), body, None) {
                     tracing::warn!(%error, "an answer to a peer was dropped");
                 }
             }
@@ -322,7 +320,7 @@ impl LinkShared {
                 return Err(self.gone());
             }
             let descriptor = descriptor.map(|d| d.as_fd());
-            match socket::send(self.socket.as_fd(), head.as_slice(), body, descriptor) {
+            match unix::send(self.socket.as_fd(), head.as_slice(), body, descriptor) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN) => {
                     let now = RealHost.now();
@@ -330,7 +328,7 @@ impl LinkShared {
                     if !patient || now >= until {
                         return Err(LinkError::Backlog);
                     }
-                    socket::wait(self.socket.as_fd(), true, (until - now).min(50_000_000));
+                    wait(self.socket.as_fd(), true, (until - now).min(50_000_000));
                 }
                 Err(errno) => return Err(LinkError::PeerGone(io::Error::from(errno).to_string())),
             }
@@ -344,7 +342,7 @@ impl LinkShared {
             return;
         }
         let (head, body) = Frame::QueuePairClosed(theirs).encode();
-        match socket::send(self.socket.as_fd(), head.as_slice(), body, None) {
+        match unix::send(self.socket.as_fd(), head.as_slice(), body, None) {
             Ok(()) => {}
             Err(Errno::AGAIN) => self.end("it does not read its control connection"),
             // The peer is gone. The control thread ends the link after it has read the peer's last messages.
@@ -523,8 +521,8 @@ impl LinkShared {
 }
 
 impl Watched for LinkShared {
-    fn serve(self: Arc<Self>, _number: u64, flags: EventFlags, buffer: &mut [u8]) {
-        let ended = flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);
+    fn serve(self: Arc<Self>, _: &Arc<Reactor>, _: u64, flags: EventFlags, buffer: &mut [u8]) {
+        let ended = flags.intersects(ENDED);
         self.read(buffer, ended);
         if ended || !self.is_alive() {
             self.close("its process has ended or it closed the connection");
@@ -548,7 +546,7 @@ pub struct ShmLink {
 #[derive(Debug)]
 struct Closer {
     shared: Arc<LinkShared>,
-    _io: Arc<IoHandle>,
+    _io: Arc<Io>,
 }
 
 impl Drop for Closer {
@@ -558,7 +556,7 @@ impl Drop for Closer {
 }
 
 impl ShmLink {
-    pub(crate) fn new(shared: Arc<LinkShared>, io: Arc<IoHandle>) -> Self {
+    pub(crate) fn new(shared: Arc<LinkShared>, io: Arc<Io>) -> Self {
         ShmLink { _closer: Arc::new(Closer { shared: Arc::clone(&shared), _io: io }), shared }
     }
 

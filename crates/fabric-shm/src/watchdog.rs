@@ -3,10 +3,9 @@
 //! When all sleepers have had several spurious wake-ups in a row, it ticks slowly, until one of them is rung
 //! and sleeps again.
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
-use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use dunlin_fabric::{Host, Nanos, RealHost};
+use dunlin_fabric_control::{Chores, Reactor, Waker};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The time between two ticks, in nanoseconds. A sleep lasts at most two ticks.
@@ -46,35 +45,18 @@ struct Watched {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     state: AtomicU32,
-    /// The descriptor that ends the control thread's wait.
-    wake: OwnedFd,
+    /// Ends the control thread's wait.
+    waker: Arc<Waker>,
+    /// The time of the next tick, or `u64::MAX`. Only the control thread changes it.
+    next_tick: AtomicU64,
     watched: Mutex<Vec<Watched>>,
 }
 
 impl Watchdog {
-    pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Watchdog { state: AtomicU32::new(RESTING), wake, watched: Mutex::default() }))
-    }
-
-    /// Returns the descriptor that becomes readable after [`call`](Watchdog::call).
-    pub(crate) fn descriptor(&self) -> &OwnedFd {
-        &self.wake
-    }
-
-    /// Ends the control thread's wait; returns whether that succeeded.
-    pub(crate) fn call(&self) -> bool {
-        let called = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        if let Err(error) = &called {
-            tracing::warn!(%error, "the control thread cannot be woken");
-        }
-        called.is_ok()
-    }
-
-    /// Resets the descriptor, in the control thread.
-    pub(crate) fn heard(&self) {
-        // Fails if the descriptor was reset before.
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    /// Makes the watchdog of the control thread that `waker` wakes.
+    pub(crate) fn new(waker: Arc<Waker>) -> Arc<Self> {
+        let next_tick = AtomicU64::new(u64::MAX);
+        Arc::new(Watchdog { state: AtomicU32::new(RESTING), waker, next_tick, watched: Mutex::default() })
     }
 
     fn watched(&self) -> MutexGuard<'_, Vec<Watched>> {
@@ -101,14 +83,14 @@ impl Watchdog {
     fn start(&self) -> bool {
         for from in [RESTING, DROWSY] {
             if self.state.compare_exchange(from, WATCHING, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                return self.call();
+                return self.waker.wake();
             }
         }
         self.state.load(Ordering::SeqCst) == WATCHING
     }
 
     /// Returns the time between ticks in nanoseconds, or `None` if no ticks are needed.
-    pub(crate) fn period(&self) -> Option<u64> {
+    fn period(&self) -> Option<u64> {
         match self.state.load(Ordering::SeqCst) {
             WATCHING => Some(TICK),
             DROWSY => Some(SLOW_TICK),
@@ -118,7 +100,7 @@ impl Watchdog {
 
     /// Wakes domains that have slept since the last tick. The control thread calls it every
     /// [`period`](Watchdog::period).
-    pub(crate) fn tick(&self) {
+    fn tick(&self) {
         let mut watched = self.watched();
         let (mut slept, mut patient) = (false, true);
         watched.retain_mut(|watched| {
@@ -152,9 +134,24 @@ impl Watchdog {
             self.state.store(WATCHING, Ordering::SeqCst);
         }
     }
+}
 
-    /// The control thread ends: from now on each sleep has its own timer.
-    pub(crate) fn end(&self) {
+impl Chores for Watchdog {
+    fn due(&self) -> Option<Nanos> {
+        let next = self
+            .period()
+            .map(|period| self.next_tick.load(Ordering::Relaxed).min(RealHost.now().saturating_add(period)));
+        self.next_tick.store(next.unwrap_or(u64::MAX), Ordering::Relaxed);
+        next
+    }
+
+    fn work(&self, _reactor: &Reactor) {
+        self.next_tick.store(u64::MAX, Ordering::Relaxed);
+        self.tick();
+    }
+
+    /// From now on each sleep has its own timer.
+    fn end(&self) {
         self.state.store(ENDED, Ordering::SeqCst);
         self.watched().iter().filter_map(|w| w.sleeper.upgrade()).for_each(|a| a.rouse());
     }
@@ -168,7 +165,7 @@ mod tests {
 
     #[test]
     fn ticks_end_when_nobody_sleeps_and_come_back() {
-        let watchdog = Watchdog::new().unwrap();
+        let watchdog = Watchdog::new(Waker::new().unwrap());
         let attention = DomainWaiter::new(&watchdog).unwrap();
         assert!(watchdog.period().is_none());
         std::thread::scope(|scope| {
@@ -202,7 +199,7 @@ mod tests {
 
     #[test]
     fn ticks_slow_down_for_who_is_roused_in_vain_and_not_for_who_is_rung() {
-        let watchdog = Watchdog::new().unwrap();
+        let watchdog = Watchdog::new(Waker::new().unwrap());
         let attention = DomainWaiter::new(&watchdog).unwrap();
         let through_one = |ring: bool| {
             std::thread::scope(|scope| {

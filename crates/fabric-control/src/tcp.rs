@@ -1,9 +1,8 @@
-//! The control socket: TCP. It reports a peer's death at once if the peer's process ends, and through
+//! The control socket between hosts: TCP. It reports a peer's death at once if the peer's process ends, and through
 //! keep-alive if its host or the network fails.
 
 use dunlin_fabric::dialling::first_of;
 use dunlin_fabric::{Host, Nanos, RealHost};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
@@ -37,16 +36,6 @@ pub(crate) fn connect(host: &str, port: u16, until: Nanos) -> io::Result<TcpStre
     let socket = first_of(&addresses, left, TcpStream::connect_timeout)?;
     prepare(&socket)?;
     Ok(socket)
-}
-
-/// Waits until the socket is readable (or writable), for at most `nanoseconds`.
-pub(crate) fn wait(socket: &TcpStream, write: bool, nanoseconds: Nanos) {
-    let flags = if write { PollFlags::OUT } else { PollFlags::IN };
-    let mut descriptors = [PollFd::new(socket, flags)];
-    let timeout =
-        Timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ };
-    // The caller retries whatever the result.
-    let _ = rustix::event::poll(&mut descriptors, Some(&timeout));
 }
 
 /// Closes the connection for both sides.

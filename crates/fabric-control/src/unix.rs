@@ -1,4 +1,4 @@
-//! The control socket: an abstract Unix socket of type SOCK_SEQPACKET. It preserves message boundaries,
+//! The control socket within a host: an abstract Unix socket of type SOCK_SEQPACKET. It preserves message boundaries,
 //! carries descriptors, identifies the peer, and reports the peer's death.
 
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use dunlin_fabric::PeerIdentity;
 
 /// The result of receiving from a socket.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub enum Received {
     /// A frame in the buffer.
     Frame {
         /// Its length in bytes.
@@ -40,7 +40,7 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 /// Makes a listening socket on the abstract name `dunlin/NAME`.
-pub(crate) fn listen(name: &str, backlog: i32) -> Result<OwnedFd, Errno> {
+pub fn listen(name: &str, backlog: i32) -> Result<OwnedFd, Errno> {
     let socket = socket()?;
     rustix::net::bind(&socket, &address_of(name)?)?;
     rustix::net::listen(&socket, backlog)?;
@@ -48,26 +48,25 @@ pub(crate) fn listen(name: &str, backlog: i32) -> Result<OwnedFd, Errno> {
 }
 
 /// Makes a socket connected to that name. `Errno::AGAIN`: the listener's backlog is full, try again.
-pub(crate) fn connect(name: &str) -> Result<OwnedFd, Errno> {
+pub fn connect(name: &str) -> Result<OwnedFd, Errno> {
     let socket = socket()?;
     rustix::net::connect(&socket, &address_of(name)?)?;
     Ok(socket)
 }
 
 /// Accepts the next connection.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
 /// Makes two connected sockets.
-#[cfg(test)]
-pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
+pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 /// Returns the identity of the peer, as the kernel reports it.
-pub(crate) fn peer(socket: BorrowedFd<'_>) -> PeerIdentity {
+pub fn peer(socket: BorrowedFd<'_>) -> PeerIdentity {
     match rustix::net::sockopt::socket_peercred(socket) {
         Ok(credentials) => PeerIdentity {
             process: u32::try_from(credentials.pid.as_raw_nonzero().get()).ok(),
@@ -78,7 +77,7 @@ pub(crate) fn peer(socket: BorrowedFd<'_>) -> PeerIdentity {
 }
 
 /// Sends one frame. Does not block; returns `Errno::AGAIN` if the peer's buffer is full.
-pub(crate) fn send(
+pub fn send(
     socket: BorrowedFd<'_>,
     head: &[u8],
     body: &[u8],
@@ -101,7 +100,7 @@ pub(crate) fn send(
 }
 
 /// Receives one frame; does not block.
-pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message = loop {
@@ -132,37 +131,10 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Recei
     Ok(Received::Frame { length: message.bytes, descriptor })
 }
 
-/// Waits until the socket is readable (or writable), for at most `nanoseconds`; returns whether it is.
-pub(crate) fn wait(socket: BorrowedFd<'_>, write: bool, nanoseconds: u64) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec};
-    let flags = if write { PollFlags::OUT } else { PollFlags::IN };
-    let mut descriptors = [PollFd::new(&socket, flags)];
-    let timeout =
-        Timespec { tv_sec: (nanoseconds / 1_000_000_000) as _, tv_nsec: (nanoseconds % 1_000_000_000) as _ };
-    matches!(rustix::event::poll(&mut descriptors, Some(&timeout)), Ok(ready) if ready > 0)
-}
-
 /// Closes the connection for both sides.
-pub(crate) fn shut_down(socket: BorrowedFd<'_>) {
+pub fn shut_down(socket: BorrowedFd<'_>) {
     // A socket that the peer has closed returns ENOTCONN: it is already closed.
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
-}
-
-/// Raises the soft limit of open descriptors to the hard limit: each connection takes a few.
-pub(crate) fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        if let Err(error) = setrlimit(Resource::Nofile, raised) {
-            tracing::info!(%error, "the limit of open descriptors stays where it is");
-        }
-    }
-}
-
-/// Returns the effective user of this process.
-pub(crate) fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
 }
 
 #[cfg(test)]
@@ -172,7 +144,7 @@ mod tests {
 
     #[test]
     fn frames_keep_their_bounds_and_carry_descriptors() {
-        let (a, b) = pair();
+        let (a, b) = pair().unwrap();
         let mut buffer = [0; 64];
         assert!(matches!(receive(b.as_fd(), &mut buffer), Ok(Received::Empty)));
         send(a.as_fd(), b"one", b"two", Some(a.as_fd())).unwrap();
