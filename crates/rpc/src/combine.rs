@@ -11,4 +11,5 @@ mod random_schedules;
 pub(crate) mod scheduling;
 pub(crate) mod threads;
 pub(crate) mod tickets;
+pub(crate) mod vacant;
 pub(crate) mod waiting;

@@ -52,6 +52,7 @@ pub(crate) use self::pool::{Bytes, Pool};
 pub(crate) use self::seat::Seat;
 
 use self::memory::{Memory, Processor, Word};
+use super::vacant::Vacant;
 use crate::error::CallError;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -285,14 +286,6 @@ struct List<M: Memory> {
     has_leader: AtomicBool,
 }
 
-/// Numbers of seats without a thread.
-#[derive(Debug)]
-struct Vacant {
-    /// Numbers from here on never had a thread.
-    unused: u16,
-    left: Vec<u16>,
-}
-
 /// The tickets of one seat.
 type Slab<M> = Box<[Ticket<M>]>;
 
@@ -302,7 +295,7 @@ type Slab<M> = Box<[Ticket<M>]>;
 pub(crate) struct Tickets<M: Memory = Processor> {
     slabs: Box<[OnceLock<Slab<M>>]>,
     lists: Box<[List<M>]>,
-    vacant: Mutex<Vacant>,
+    vacant: Vacant,
     window: u16,
     /// An index is a seat's number, shifted left by this number of bits, and a number within the seat.
     shift: u32,
@@ -323,7 +316,7 @@ impl<M: Memory> Tickets<M> {
         let slabs: Box<[_]> = (0..capacity.seats.clamp(1, 4096)).map(|_| OnceLock::new()).collect();
         Arc::new(Tickets {
             lists: (0..capacity.lists.clamp(1, 1024)).map(list).collect(),
-            vacant: Mutex::new(Vacant { unused: 0, left: Vec::with_capacity(slabs.len()) }),
+            vacant: Vacant::new(slabs.len() as u16),
             slabs,
             window,
             shift: window.next_power_of_two().trailing_zeros(),
@@ -333,17 +326,7 @@ impl<M: Memory> Tickets<M> {
 
     /// Gives the calling thread a seat; `None` if all are taken. Allocates.
     pub(crate) fn seat(self: &Arc<Self>) -> Option<Seat<M>> {
-        let number = {
-            let mut vacant = self.vacant.lock().unwrap_or_else(PoisonError::into_inner);
-            match vacant.left.pop() {
-                Some(number) => number,
-                None if usize::from(vacant.unused) < self.slabs.len() => {
-                    vacant.unused += 1;
-                    vacant.unused - 1
-                }
-                None => return None,
-            }
-        };
+        let number = self.vacant.take()?;
         let slab = self.open(usize::from(number))?;
         let window = usize::from(self.window);
         let (mut free, mut given_up) = (Vec::with_capacity(window), Vec::with_capacity(window));

@@ -1,5 +1,5 @@
-//! A thread that panics while it leads the others of its connection, in virtual time: at each post and at each look for
-//! completions.
+//! A thread that panics while it leads the others of its connection, in virtual time: before and after each post, and each
+//! look for completions.
 
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -24,11 +24,24 @@ const CALLS: u64 = 12;
 /// Hooks that panic at one step of a domain, counted from the moment at which they are set.
 #[derive(Clone, Debug, Default)]
 struct PanicAt {
+    /// The step is done, and its outcome is lost.
+    after: bool,
     steps: Arc<AtomicI64>,
     has_panicked: Arc<AtomicBool>,
 }
 
 impl PanicAt {
+    fn around<T>(&self, work: impl FnOnce() -> T) -> T {
+        if !self.after {
+            self.step();
+        }
+        let outcome = work();
+        if self.after {
+            self.step();
+        }
+        outcome
+    }
+
     fn step(&self) {
         if self.steps.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.has_panicked.store(true, Ordering::Relaxed);
@@ -60,8 +73,7 @@ impl<D: ThreadDomain> DomainHooks<D> for PanicAt {
         queue_pair: QueuePairId,
         request: WorkRequest<'_, D::Memory>,
     ) -> Result<(), PostError> {
-        self.step();
-        inner.post(queue_pair, request)
+        self.around(|| inner.post(queue_pair, request))
     }
 
     fn post_list(
@@ -70,8 +82,7 @@ impl<D: ThreadDomain> DomainHooks<D> for PanicAt {
         queue_pair: QueuePairId,
         requests: &mut [Option<WorkRequest<'_, D::Memory>>],
     ) -> Result<(), ListError> {
-        self.step();
-        inner.post_list(queue_pair, requests)
+        self.around(|| inner.post_list(queue_pair, requests))
     }
 
     fn poll(
@@ -81,8 +92,7 @@ impl<D: ThreadDomain> DomainHooks<D> for PanicAt {
         into: &mut Vec<Completion<D::Memory>>,
         limit: usize,
     ) -> usize {
-        self.step();
-        inner.poll(queue, into, limit)
+        self.around(|| inner.poll(queue, into, limit))
     }
 }
 
@@ -130,9 +140,10 @@ fn payload(number: u64) -> Vec<u8> {
 }
 
 /// Runs threads of a handle, the leader of which panics at a step. Returns whether it did.
-fn play(plan: Plan, seed: u64, step: i64) -> bool {
-    let hooks = PanicAt::default();
-    let (has_panicked, name) = (Arc::clone(&hooks.has_panicked), format!("{plan:?}, {seed}, step {step}"));
+fn play(plan: Plan, seed: u64, (step, after): (i64, bool)) -> bool {
+    let hooks = PanicAt { after, ..PanicAt::default() };
+    let (has_panicked, name) =
+        (Arc::clone(&hooks.has_panicked), format!("{plan:?}, {seed}, step {step}, after it: {after}"));
     let settings = Settings { preemption: 20, ..Settings::default() };
     let run = Sim::run_with(settings, seed, move |sim| {
         let executed = Arc::new(Mutex::new(BTreeMap::<u64, u32>::new()));
@@ -177,10 +188,10 @@ fn play(plan: Plan, seed: u64, step: i64) -> bool {
 }
 
 /// As [`play`], with tasks of a hub, each on a thread of its own. The thread that panics may be the hub's.
-fn play_tasks(plan: Plan, seed: u64, step: i64) -> bool {
-    let hooks = PanicAt::default();
+fn play_tasks(plan: Plan, seed: u64, (step, after): (i64, bool)) -> bool {
+    let hooks = PanicAt { after, ..PanicAt::default() };
     let (has_panicked, name) =
-        (Arc::clone(&hooks.has_panicked), format!("tasks, {plan:?}, {seed}, step {step}"));
+        (Arc::clone(&hooks.has_panicked), format!("tasks, {plan:?}, {seed}, step {step}, after it: {after}"));
     let settings = Settings { preemption: 20, ..Settings::default() };
     let run = Sim::run_with(settings, seed, move |sim| {
         let executed = Arc::new(Mutex::new(BTreeMap::<u64, u32>::new()));
@@ -235,11 +246,16 @@ fn a_leader_that_panics_harms_no_other_thread() {
 }
 
 #[test]
+fn a_thread_that_panics_with_the_lock_harms_no_other_thread() {
+    play_all(Sharing::Locked, 30, play);
+}
+
+#[test]
 fn a_task_that_panics_while_it_leads_harms_no_other_task() {
     play_all(Sharing::Dedicated, 30, play_tasks);
 }
 
-fn play_all(sharing: Sharing, least: usize, play: fn(Plan, u64, i64) -> bool) {
+fn play_all(sharing: Sharing, least: usize, play: fn(Plan, u64, (i64, bool)) -> bool) {
     for (seed, name) in ["Server-reply", "Direct-WriteIMM", "Eager-SendRecv"].into_iter().enumerate() {
         for mode in [CompletionMode::Busy, CompletionMode::Event] {
             let plan = Protocol::by_name(name).unwrap().plan(mode);
@@ -247,8 +263,10 @@ fn play_all(sharing: Sharing, least: usize, play: fn(Plan, u64, i64) -> bool) {
             if plan.check(&Settings::default().capabilities).is_err() {
                 continue;
             }
-            let reached = (1..150).filter(|step| play(plan, seed as u64, *step)).count();
-            assert!(reached > least, "{name} {mode}: {reached} panics");
+            for after in [false, true] {
+                let reached = (1..150).filter(|step| play(plan, seed as u64, (*step, after))).count();
+                assert!(reached > least, "{name} {mode}, after: {after}: {reached} panics");
+            }
         }
     }
 }

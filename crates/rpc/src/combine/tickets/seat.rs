@@ -10,8 +10,8 @@ use super::{
 };
 use crate::error::CallError;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 /// A thread's place at a table: its tickets. One thread at a time uses it.
 ///
@@ -205,7 +205,7 @@ impl<M: Memory> Drop for Seat<M> {
                 }
             }
         }
-        self.tickets.vacant.lock().unwrap_or_else(PoisonError::into_inner).left.push(self.number);
+        self.tickets.vacant.give_back(self.number);
     }
 }
 
