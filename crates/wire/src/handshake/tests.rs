@@ -512,3 +512,23 @@ fn golden_bytes_of_the_control_line() {
     let misplaced = HandshakeError::MisplacedExtension { number: 9, record: RecordType::HelloReply };
     assert_eq!(extended(&Record::HelloReply(hello_reply()), &[told]), Err(misplaced));
 }
+
+#[test]
+fn golden_bytes_of_credits_and_how_they_are_renewed() {
+    let extensions: Extensions = [Extension::Credits(0x21), Extension::RenewedApart].into();
+    let record = Record::OpenLane(OpenLane { extensions: extensions.clone(), ..open_lane() });
+    let (credits, apart): (&[u8], &[u8]) = (&[3, 0, 1, 0, 0x21], &[4, 0, 0, 0]);
+    assert_eq!(extended(&Record::OpenLane(open_lane()), &[credits, apart]), Ok(record.clone()));
+    assert_eq!(Record::decode(&record.encode().unwrap()), Ok(record));
+    assert_eq!((extensions.credits(), extensions.is_renewed_apart()), (Some(0x21), true));
+    let plain = open_lane().extensions;
+    assert_eq!((plain.credits(), plain.is_renewed_apart()), (None, false));
+    for (number, wrong) in [(3, &[3, 0, 0, 0][..]), (3, &[3, 0, 2, 0, 1, 1]), (4, &[4, 0, 1, 0, 0])] {
+        let refused = HandshakeError::ExtensionLength { number, length: wrong.len() - 4 };
+        assert_eq!(extended(&Record::OpenLane(open_lane()), &[wrong]), Err(refused));
+    }
+    for (number, told) in [(3, credits), (4, apart)] {
+        let misplaced = HandshakeError::MisplacedExtension { number, record: RecordType::LaneReady };
+        assert_eq!(extended(&Record::LaneReady(lane_ready()), &[told]), Err(misplaced));
+    }
+}
