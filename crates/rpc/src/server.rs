@@ -263,7 +263,7 @@ impl<F: Fabric> ServerBuilder<F> {
             functions: self.functions,
             pool: WaitingCalls::new(&fabric, waiting),
             pulled: WaitingCalls::new(&fabric, waiting),
-            ways: Arc::new(ResponseModes::new(self.config.workers)),
+            response_modes: Arc::new(ResponseModes::new(self.config.workers)),
             activity: Activity::of(&self.config),
             lane_bytes: AtomicU64::new(0),
             exposed: self.exposed,

@@ -45,14 +45,11 @@ fn who_polls_memory_cannot_sleep() {
 /// sleep.
 #[test]
 fn every_half_says_who_may_sleep() {
-    let server_may = |half: RequestHalf| !["write", "write_unreliable"].contains(&half.name());
-    let lossy = |request: RequestHalf, response: ResponseHalf| {
-        ["datagram", "write_unreliable"].contains(&request.name()) || response == ResponseHalf::Datagram
-    };
-    let hybrid = |half| matches!(half, ResponseHalf::FetchOrWrite | ResponseHalf::FetchOrWriteImm);
-    let fetched = |half: ResponseHalf| half.name().starts_with("fetch");
-    let client_may =
-        |half| half != ResponseHalf::Write && (!fetched(half) || half == ResponseHalf::FetchOrWriteImm);
+    let server_may = |half: RequestHalf| !half.facts().is_polled();
+    let client_may = |half: ResponseHalf| !half.facts().is_polled();
+    let lossy = |request, response| Plan::new(request, response).is_lossy();
+    let hybrid = |half: ResponseHalf| half.facts().is_hybrid();
+    let fetched = |half: ResponseHalf| half.facts().is_fetched();
     for request in RequestHalf::ALL {
         assert_eq!(RequestHalf::from_wire(request as u8), Some(request));
         for response in ResponseHalf::ALL {
@@ -112,20 +109,17 @@ fn where_sends_do_not_wait() {
     assert_eq!(Plan::default_for(&Capabilities::EVERYTHING), Plan::default());
     let usual = Plan::default_for(&Capabilities::OFI);
     assert_eq!((usual.request, usual.check(&Capabilities::OFI)), (RequestHalf::Send, Ok(())));
-    let legal = |mode| {
-        let rows = PROTOCOLS.iter().filter(move |row| row.plan(mode).check(iwarp).is_ok());
-        rows.map(|row| row.name).collect::<Vec<_>>()
-    };
-    let sends = ["Write-RNDV", "Read-RNDV", "Hybrid-EagerRNDV", "AR-gRPC"];
-    for mode in [CompletionMode::Event, CompletionMode::Adaptive] {
-        assert_eq!(legal(mode), sends);
+    for mode in MODES {
+        let plans = PROTOCOLS.iter().map(|row| row.plan(mode));
+        let legal: Vec<_> = plans.filter(|plan| plan.check(iwarp).is_ok()).collect();
+        assert!(!legal.is_empty(), "{mode}");
+        for plan in legal {
+            // iWARP has no immediate data, no datagrams, and wakes nobody by a WRITE.
+            let (request, response) = (plan.request.facts(), plan.response.facts());
+            assert!(!request.has_immediate() && !response.has_immediate() && !plan.is_lossy(), "{plan:?}");
+            assert!(mode == CompletionMode::Busy || (request.is_sent() && response.is_sent()), "{plan:?}");
+        }
     }
-    let busy = ["Server-reply", "Direct-Write-Send", "Chained-Write-Send", "Remote-fetch", "Pilaf"];
-    assert_eq!(legal(CompletionMode::Busy)[..5], busy);
-    assert_eq!(
-        legal(CompletionMode::Busy)[5..],
-        ["FaRM", "RF-RPC", "Write-RNDV", "Read-RNDV", "Hybrid-EagerRNDV", "AR-gRPC"]
-    );
     for (request, response, refused) in [
         (RequestHalf::Write, ResponseHalf::Write, false),
         (RequestHalf::Send, ResponseHalf::Write, true),
@@ -151,12 +145,18 @@ fn what_a_fabric_lacks_is_named() {
         write.check(&Capabilities { in_order_write: false, ..Capabilities::EVERYTHING }),
         Err(PlanError::NoOrder)
     );
-    for (protocol, transport, name) in [
-        ("HERD", Transport::UnreliableConnection, "unreliable connections (UC)"),
-        ("HERD", Transport::UnreliableDatagram, "datagrams (UD)"),
-        ("FaSST", Transport::UnreliableDatagram, "datagrams (UD)"),
-    ] {
-        let plan = Protocol::by_name(protocol).unwrap().plan(CompletionMode::Busy);
+    let lacks = [
+        (Transport::UnreliableConnection, "unreliable connections (UC)"),
+        (Transport::UnreliableDatagram, "datagrams (UD)"),
+    ];
+    let plans = PROTOCOLS.iter().map(|row| row.plan(CompletionMode::Busy));
+    let uses = |plan: &Plan, transport| {
+        plan.request.facts().transport == transport || plan.response.facts().transport == transport
+    };
+    for (plan, (transport, name)) in plans.flat_map(|plan| lacks.map(|lack| (plan, lack))) {
+        if !uses(&plan, transport) {
+            continue;
+        }
         let others =
             [Transport::ReliableConnection, Transport::UnreliableConnection, Transport::UnreliableDatagram];
         let transports = others
@@ -239,20 +239,21 @@ fn every_policy_is_legal_with_every_protocol_and_a_slice_with_writes() {
 
 #[test]
 fn policies_and_leases_have_one_number_and_one_name() {
-    assert_eq!(Sharing::ALL.map(|sharing| sharing as u8), [1, 2, 3]);
-    assert_eq!(Sharing::ALL.map(Sharing::name), ["dedicated", "locked", "combined"]);
-    assert_eq!(Lease::ALL.map(|lease| lease as u8), [1, 2]);
-    assert_eq!(Lease::ALL.map(Lease::name), ["forever", "slice"]);
     for number in 0..=u8::MAX {
-        assert_eq!(
-            Sharing::from_wire(number).map(|sharing| sharing as u8),
-            Some(number).filter(|n| (1..=3).contains(n))
-        );
-        assert_eq!(
-            Lease::from_wire(number).map(|lease| lease as u8),
-            Some(number).filter(|n| (1..=2).contains(n))
-        );
+        let sharing: Vec<_> = Sharing::ALL.into_iter().filter(|policy| *policy as u8 == number).collect();
+        assert_eq!(sharing, Vec::from_iter(Sharing::from_wire(number)));
+        let leases: Vec<_> = Lease::ALL.into_iter().filter(|lease| *lease as u8 == number).collect();
+        assert_eq!(leases, Vec::from_iter(Lease::from_wire(number)));
     }
+    for policy in Sharing::ALL {
+        let of_name: Vec<_> =
+            Sharing::ALL.into_iter().filter(|other| other.name() == policy.name()).collect();
+        assert_eq!(of_name, [policy]);
+    }
+    let numbers =
+        (Sharing::Dedicated as u8, Sharing::Combined as u8, Lease::Forever as u8, Lease::Slice as u8);
+    assert_eq!(numbers, (1, 3, 1, 2), "numbers on the wire stay");
+    assert_eq!((Lease::Forever.name(), Lease::Slice.name()), ("forever", "slice"));
     let plan = Plan::default();
     assert_eq!((plan.sharing, plan.lease), (Sharing::Dedicated, Lease::Forever));
 }

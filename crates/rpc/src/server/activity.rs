@@ -17,7 +17,7 @@
 //! | queue pairs that a client keeps | not stated | the ones used most |
 //! | reported degree | taken as reported | clipped to the messages that came (`Allowance::degree`) |
 //!
-//! [`share`] is the pure part. [`Activity`] shares it between workers as `server/ways.rs` does: a worker adds to
+//! [`share`] is the pure part. [`Activity`] shares it between workers as `tune/response_modes.rs` does: a worker adds to
 //! a counter of its queue pair and reads a flag of it, and the first worker that finds the interval over runs
 //! the rest. Nothing blocks but opening a queue pair, and only opening one allocates.
 

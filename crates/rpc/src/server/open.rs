@@ -350,8 +350,8 @@ fn join<F: Fabric>(
     let published = published.map(|half| {
         let at = PUBLISHED_HEAD as u32;
         let tx = Tx::new(half, parts(answers, on, command.ring_bytes, Direction::Fetched, at));
-        let ways = (Arc::clone(&worker.shared().ways), worker.number());
-        Box::new(Published::new(tx, region.clone(), command.window, ways))
+        let modes = (Arc::clone(&worker.shared().response_modes), worker.number());
+        Box::new(Published::new(tx, region.clone(), command.window, modes))
     });
     let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
     let mut rx = Rx::new(source, tags, requests.gated_by_completion(fabric.capabilities()));

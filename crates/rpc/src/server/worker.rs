@@ -76,7 +76,7 @@ pub(crate) struct Shared<F: Fabric> {
     /// The pool has a service.
     pub(crate) has_pool: bool,
     /// The paths for results that can be fetched or written back.
-    pub(crate) ways: Arc<ResponseModes>,
+    pub(crate) response_modes: Arc<ResponseModes>,
     /// The schedule of clients whose leases end.
     pub(crate) turns: Arc<Turns>,
     /// Several servers share the schedule.

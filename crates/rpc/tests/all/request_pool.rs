@@ -69,9 +69,11 @@ fn end<F: Fabric>(clients: &mut [Client<F>], under_way: &mut VecDeque<(usize, us
 
 /// Protocols whose requests lie in a ring, and how both sides wait.
 fn plans() -> impl Iterator<Item = Plan> {
-    let polled = ["Server-reply", "HERD"].iter().map(|name| (*name, CompletionMode::Busy));
-    let all = polled.chain([("Direct-WriteIMM", CompletionMode::Event)]);
-    all.filter_map(|(name, mode)| Some(Protocol::by_name(name)?.plan(mode)))
+    let is_written = |plan: &Plan| plan.request.name().starts_with("write");
+    let lossy = PROTOCOLS.iter().map(|row| row.plan(CompletionMode::Busy)).filter(|plan| plan.is_lossy());
+    let others = [("Server-reply", CompletionMode::Busy), ("Direct-WriteIMM", CompletionMode::Event)];
+    let others = others.into_iter().filter_map(|(name, mode)| Some(Protocol::by_name(name)?.plan(mode)));
+    others.chain(lossy).filter(is_written)
 }
 
 #[test]

@@ -47,10 +47,8 @@ fn losing(per_million: u32, seed: u64) -> Lossy {
 
 /// Returns the plans of the table that may lose messages.
 fn lossy_protocols() -> Vec<(String, Plan)> {
-    let rows = plans(&fabric(), &MODES);
-    let lossy: Vec<_> =
-        rows.into_iter().filter(|(name, _)| name.starts_with("HERD") || name.starts_with("FaSST")).collect();
-    assert_eq!(lossy.len(), 2 * MODES.len(), "{lossy:?}");
+    let lossy: Vec<_> = plans(&fabric(), &MODES).into_iter().filter(|(_, plan)| plan.is_lossy()).collect();
+    assert!(!lossy.is_empty());
     lossy
 }
 
@@ -145,18 +143,23 @@ fn what_is_lost_by_chance_is_executed_once_and_answered() {
 /// A plan that is lossy in only one direction is a plan like any other.
 fn every_plan_with_a_lossy_half_survives_loss() {
     let capabilities = fabric().capabilities().clone();
-    let mut count = 0;
+    let mut played = Vec::new();
     for request in RequestHalf::ALL {
         for response in ResponseHalf::ALL {
             let plan = Plan::new(request, response);
             if plan.is_lossy() && plan.check(&capabilities).is_ok() {
                 survives(&format!("{} and {}", request.name(), response.name()), plan, 150_000);
-                count += 1;
+                played.push(plan);
             }
         }
     }
-    // Results that are fetched or written back need requests that are not lost.
-    assert_eq!(count, 2 * (ResponseHalf::ALL.len() - 2) + RequestHalf::ALL.len() - 2);
+    let is_lossy = |request, response| Plan::new(request, response).is_lossy();
+    for request in RequestHalf::ALL.into_iter().filter(|half| is_lossy(*half, ResponseHalf::Send)) {
+        assert!(played.iter().any(|plan| plan.request == request), "{}", request.name());
+    }
+    for response in ResponseHalf::ALL.into_iter().filter(|half| is_lossy(RequestHalf::Send, *half)) {
+        assert!(played.iter().any(|plan| plan.response == response), "{}", response.name());
+    }
 }
 
 fn losing_one_way(client: u32, server: u32) -> ([Lossy; 2], Counted) {
@@ -273,22 +276,23 @@ fn a_server_that_works_is_not_silent() {
 
 /// The head in an answer is lost with the answer. The server must report room in another way.
 fn room_in_the_ring_is_told_of_though_all_answers_are_lost() {
-    let (fabrics, Counted { server, executed }) = losing_one_way(0, ALL);
-    let plan = Protocol::by_name("HERD").unwrap().plan(CompletionMode::Busy);
-    let config = ClientConfig { timeout: Duration::MAX, window: 64, ..ClientConfig::with_plan(plan) };
-    let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
-    // Several times the capacity of the ring.
-    for number in 0..64 {
-        let mut bytes = pattern(3000, number.into());
-        bytes[..4].copy_from_slice(&u32::to_le_bytes(number));
-        // The ring is full until the server reports its head by a message other than an answer.
-        client.submit_waiting_on(0, ECHO, &bytes).unwrap();
+    for (_, plan) in lossy_protocols() {
+        let (fabrics, Counted { server, executed }) = losing_one_way(0, ALL);
+        let config = ClientConfig { timeout: Duration::MAX, window: 64, ..ClientConfig::with_plan(plan) };
+        let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
+        // Several times the capacity of a ring.
+        for number in 0..64 {
+            let mut bytes = pattern(3000, number.into());
+            bytes[..4].copy_from_slice(&u32::to_le_bytes(number));
+            // The ring is full until the server reports its head by a message other than an answer.
+            client.submit_waiting_on(0, ECHO, &bytes).unwrap();
+        }
+        until("all are executed", || {
+            client.progress();
+            executed.iter().take(64).all(|count| count.load(Ordering::SeqCst) == 1)
+        });
+        assert_eq!(client.in_flight(), 64);
     }
-    until("all are executed", || {
-        client.progress();
-        executed.iter().take(64).all(|count| count.load(Ordering::SeqCst) == 1)
-    });
-    assert_eq!(client.in_flight(), 64);
 }
 
 /// The release of a large result may be lost. The slot's next call implies it.

@@ -191,8 +191,9 @@ fn overlapping<F: Fabric>(fabric: &F, address: &Address, plan: Plan) {
 fn lanes_open_while_others_close() {
     let (fabric, address) = unique("overlapping");
     overlapping(&fabric, &address, by_name("Server-reply", CompletionMode::Busy));
-    for name in ["Server-reply", "Eager-SendRecv", "HERD"] {
-        let plan = by_name(name, CompletionMode::Busy);
+    let named = ["Server-reply", "Eager-SendRecv"].map(|name| by_name(name, CompletionMode::Busy));
+    let lossy = PROTOCOLS.iter().map(|row| row.plan(CompletionMode::Busy)).filter(|plan| plan.is_lossy());
+    for plan in named.into_iter().chain(lossy) {
         simulate(move |fabric, address| overlapping(fabric, address, plan));
     }
 }

@@ -576,7 +576,7 @@ pub(crate) struct Published<F: Fabric> {
     /// Sampling mask for requests that are written back: one in `mask + 1` is timed.
     timed_written: u32,
     /// The paths that this server asks clients for, and the number of this worker.
-    ways: Arc<ResponseModes>,
+    modes: Arc<ResponseModes>,
     worker: u16,
 }
 
@@ -585,7 +585,7 @@ impl<F: Fabric> Published<F> {
         tx: Tx<F>,
         control: Region<F::Memory>,
         window: u16,
-        (ways, worker): (Arc<ResponseModes>, u16),
+        (modes, worker): (Arc<ResponseModes>, u16),
     ) -> Self {
         let asked = vec![Asked::default(); window as usize].into();
         Published {
@@ -595,7 +595,7 @@ impl<F: Fabric> Published<F> {
             current: Asked::default(),
             written: 0,
             timed_written: TIMED_WRITTEN - 1,
-            ways,
+            modes,
             worker,
         }
     }
@@ -631,7 +631,7 @@ impl<F: Fabric> Published<F> {
     #[inline(never)]
     fn timed(&mut self, fabric: &F, written: bool) {
         self.current.since = fabric.host().now().max(1);
-        self.ways.look(self.current.since);
+        self.modes.look(self.current.since);
         self.written = if written { self.written.saturating_add(1) } else { 0 };
         self.timed_written =
             if self.written < WRITTEN_FOR_LONG { TIMED_WRITTEN } else { TIMED_WRITTEN_LONG } - 1;
@@ -647,7 +647,7 @@ impl<F: Fabric> Published<F> {
     #[inline]
     pub(crate) fn admit(&mut self, call: u32, function: u16) {
         self.current.what = self.current.what & !Asked::FUNCTION | u64::from(function);
-        self.ways.taken(self.worker, function);
+        self.modes.taken(self.worker, function);
         if let Some(asked) = self.asked.get_mut(split_call(call).0) {
             asked.what = self.current.what;
             if asked.is_timed() {
@@ -665,7 +665,7 @@ impl<F: Fabric> Published<F> {
     /// Returns the number of the [`ResponseMode`] that the answer asks for.
     #[inline]
     pub(crate) fn mode(&self, asked: Asked) -> u8 {
-        self.ways.asked(asked.function())
+        self.modes.asked(asked.function())
     }
 
     /// Returns whether the answer is to be published.
