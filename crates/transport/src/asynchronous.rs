@@ -215,24 +215,24 @@ impl AsyncClient {
     /// Returns a view of this client for calls with a time of their own, in place of
     /// [`ClientConfig::timeout`]; see [`dunlin_rpc::Client::within`].
     pub fn within(&self, time: Duration) -> AsyncWithin<'_> {
+        self.within_or_default(Some(time))
+    }
+
+    fn within_or_default(&self, time: Option<Duration>) -> AsyncWithin<'_> {
         AsyncWithin(
-            each_into_or!(AnyClient, &self.on, WithinOn, client => client.within(time), AnyClient::Later(later) => WithinOn::Later(later, time)),
+            each_into_or!(AnyClient, &self.on, WithinOn, client => client.within_or_default(time), AnyClient::Later(later) => WithinOn::Later(later, time)),
         )
     }
 
     /// Makes a call on any worker. It is sent immediately if there is room, before the first poll. Dropping
     /// the future abandons the call.
     pub fn call(&self, function: u16, payload: &[u8]) -> Call {
-        each_into_or!(AnyClient, &self.on, Call, client => client.call(function, payload), AnyClient::Later(later) => {
-            Call::later(later, (None, None, function), payload)
-        })
+        self.within_or_default(None).call(function, payload)
     }
 
     /// Makes a call on the given worker. See [`call`](AsyncClient::call).
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
-        each_into_or!(AnyClient, &self.on, Call, client => client.call_on(worker, function, payload), AnyClient::Later(later) => {
-            Call::later(later, (None, Some(worker), function), payload)
-        })
+        self.within_or_default(None).call_on(worker, function, payload)
     }
 }
 
@@ -308,22 +308,30 @@ enum WithinOn<'a> {
     Rdma(dunlin_rpc::AsyncWithin<'a, RdmaFabric>),
     #[cfg(feature = "ofi")]
     Ofi(dunlin_rpc::AsyncWithin<'a, OfiFabric>),
-    Later(&'a Later<AsyncClient, ConnectError>, Duration),
+    Later(&'a Later<AsyncClient, ConnectError>, Option<Duration>),
 }
 
 impl AsyncWithin<'_> {
     /// As [`AsyncClient::call`].
     pub fn call(&self, function: u16, payload: &[u8]) -> Call {
         each_into_or!(WithinOn, &self.0, Call, client => client.call(function, payload), WithinOn::Later(later, time) => {
-            Call::later(later, (Some(*time), None, function), payload)
+            Call::later(later, (*time, None, function), payload)
         })
     }
 
     /// As [`AsyncClient::call_on`].
     pub fn call_on(&self, worker: usize, function: u16, payload: &[u8]) -> Call {
         each_into_or!(WithinOn, &self.0, Call, client => client.call_on(worker, function, payload), WithinOn::Later(later, time) => {
-            Call::later(later, (Some(*time), Some(worker), function), payload)
+            Call::later(later, (*time, Some(worker), function), payload)
         })
+    }
+
+    /// Makes a call on a worker, or on any.
+    fn call_any(&self, worker: Option<usize>, function: u16, payload: &[u8]) -> Call {
+        match worker {
+            Some(worker) => self.call_on(worker, function, payload),
+            None => self.call(function, payload),
+        }
     }
 }
 
@@ -355,12 +363,7 @@ impl UnconnectedCall {
     /// Makes the call on the client that has connected.
     fn begin(&self) -> Option<Call> {
         let (client, left) = (self.ready.made()?, self.ready.left());
-        Some(match (self.worker, left) {
-            (None, None) => client.call(self.function, &self.payload),
-            (Some(worker), None) => client.call_on(worker, self.function, &self.payload),
-            (None, Some(left)) => client.within(left).call(self.function, &self.payload),
-            (Some(worker), Some(left)) => client.within(left).call_on(worker, self.function, &self.payload),
-        })
+        Some(client.within_or_default(left).call_any(self.worker, self.function, &self.payload))
     }
 }
 
@@ -372,12 +375,7 @@ impl Call {
         payload: &[u8],
     ) -> Call {
         if let Some(client) = later.made() {
-            return match (time, worker) {
-                (None, None) => client.call(function, payload),
-                (None, Some(worker)) => client.call_on(worker, function, payload),
-                (Some(time), None) => client.within(time).call(function, payload),
-                (Some(time), Some(worker)) => client.within(time).call_on(worker, function, payload),
-            };
+            return client.within_or_default(time).call_any(worker, function, payload);
         }
         let (ready, payload) = (later.for_call(time), payload.to_vec());
         Call::Unconnected(Box::new(UnconnectedCall { ready, worker, function, payload }))

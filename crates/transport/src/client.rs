@@ -311,13 +311,19 @@ impl Client {
         }
     }
 
+    /// Returns the view for calls with the time of the settings. It writes each method once for all fabrics.
+    #[inline(always)]
+    fn usually(&mut self) -> Within<'_> {
+        if let Err(error) = self.resolved() {
+            return Within::Unconnected(error);
+        }
+        each_into_or!(AnyClient, &mut self.on, Within, client => client.within_or_default(None), AnyClient::Later(_) => Within::Unconnected(UNCONNECTED))
+    }
+
     /// Makes a call and waits for its result. Workers are used round-robin.
     #[inline(always)]
     pub fn call(&mut self, function: u16, payload: &[u8]) -> Result<Response<'_>, CallError> {
-        self.resolved()?;
-        Ok(
-            each_into_or!(AnyClient, &mut self.on, Response, client => client.call(function, payload)?, AnyClient::Later(_) => return Err(UNCONNECTED)),
-        )
+        self.usually().call(function, payload)
     }
 
     /// Makes a call on the given worker, for calls that must reach a specific worker. See
@@ -329,10 +335,7 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<Response<'_>, CallError> {
-        self.resolved()?;
-        Ok(
-            each_into_or!(AnyClient, &mut self.on, Response, client => client.call_on(worker, function, payload)?, AnyClient::Later(_) => return Err(UNCONNECTED)),
-        )
+        self.usually().call_on(worker, function, payload)
     }
 
     /// Submits a call as a separate message, without waiting for room or for the result.
@@ -342,8 +345,7 @@ impl Client {
     /// must be collected first.
     #[inline(always)]
     pub fn submit_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.resolved()?;
-        each_or!(AnyClient, &mut self.on, client => client.submit_on(worker, function, payload), AnyClient::Later(_) => Err(UNCONNECTED))
+        self.usually().submit_on(worker, function, payload)
     }
 
     /// Like [`submit_on`](Client::submit_on), but waits for room, at most for the call timeout.
@@ -354,15 +356,13 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        self.resolved()?;
-        each_or!(AnyClient, &mut self.on, client => client.submit_waiting_on(worker, function, payload), AnyClient::Later(_) => Err(UNCONNECTED))
+        self.usually().submit_waiting_on(worker, function, payload)
     }
 
     /// Adds a call to a worker's batch, which is sent when it is full or on [`flush`](Client::flush).
     #[inline(always)]
     pub fn push_on(&mut self, worker: usize, function: u16, payload: &[u8]) -> Result<CallId, CallError> {
-        self.resolved()?;
-        each_or!(AnyClient, &mut self.on, client => client.push_on(worker, function, payload), AnyClient::Later(_) => Err(UNCONNECTED))
+        self.usually().push_on(worker, function, payload)
     }
 
     /// Like [`push_on`](Client::push_on), but waits for room, at most for the call timeout.
@@ -373,8 +373,7 @@ impl Client {
         function: u16,
         payload: &[u8],
     ) -> Result<CallId, CallError> {
-        self.resolved()?;
-        each_or!(AnyClient, &mut self.on, client => client.push_waiting_on(worker, function, payload), AnyClient::Later(_) => Err(UNCONNECTED))
+        self.usually().push_waiting_on(worker, function, payload)
     }
 
     /// Sends the open batches.
@@ -420,10 +419,11 @@ impl Client {
     /// A buffer of a client on another fabric causes [`Cause::Closed`](dunlin_rpc::Cause::Closed): not
     /// executed.
     pub fn submit_large(&mut self, function: u16, request: LargeRequest) -> Result<CallId, CallError> {
-        let within = each_into_or!(AnyClient, &mut self.on, Within, client => client.within_or_default(None), AnyClient::Later(_) => {
-            Within::Unconnected(CallError::NotExecuted(Cause::Closed))
-        });
-        within.submit_large(function, request)
+        match &self.on {
+            // A client without a fabric has no buffers.
+            AnyClient::Later(_) => Err(CallError::NotExecuted(Cause::Closed)),
+            _ => self.usually().submit_large(function, request),
+        }
     }
 
     /// Returns a request of `length` bytes to `worker` that is sent in pieces while it is filled, if the plan
@@ -434,10 +434,7 @@ impl Client {
         function: u16,
         length: usize,
     ) -> Result<FillingRequest<'_>, CallError> {
-        self.resolved()?;
-        Ok(
-            each_into_or!(AnyClient, &mut self.on, FillingRequest, client => client.filling_request_for(worker, function, length)?, AnyClient::Later(_) => return Err(UNCONNECTED)),
-        )
+        self.usually().filling_request_for(worker, function, length)
     }
 
     /// Polls once for results. Returns the number of calls that are now complete.
