@@ -71,13 +71,10 @@ impl QueuePairAddress {
         if checksum(&bytes[..LENGTH - 4]) != number(LENGTH - 4) {
             return refuse("it was damaged on its way");
         }
-        let transport = match bytes[1] {
-            0 => Transport::ReliableConnection,
-            1 => Transport::UnreliableConnection,
-            2 => Transport::UnreliableDatagram,
-            _ => return refuse("its transport does not exist"),
+        let Some(transport) = Transport::from_wire(bytes[1]) else {
+            return refuse("its transport does not exist");
         };
-        let Some(link) = Link::from_number(bytes[16]) else { return refuse("its network does not exist") };
+        let Some(link) = Link::from_wire(bytes[16]) else { return refuse("its network does not exist") };
         let mut gid = Gid::default();
         gid.0.copy_from_slice(&bytes[19..35]);
         let address = QueuePairAddress {

@@ -19,24 +19,9 @@ pub(crate) enum Link {
     Iwarp = 3,
 }
 
-impl Link {
-    /// The inverse of `as u8`.
-    pub(crate) fn from_number(number: u8) -> Option<Self> {
-        [Link::InfiniBand, Link::RoceV1, Link::RoceV2, Link::Iwarp]
-            .into_iter()
-            .find(|link| *link as u8 == number)
-    }
-
-    /// Returns the protocol's name, for messages.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Link::InfiniBand => "InfiniBand",
-            Link::RoceV1 => "RoCE v1",
-            Link::RoceV2 => "RoCE v2",
-            Link::Iwarp => "iWARP",
-        }
-    }
-}
+dunlin_numbered::numbered!(Link: u8 {
+    InfiniBand = "InfiniBand", RoceV1 = "RoCE v1", RoceV2 = "RoCE v2", Iwarp = "iWARP",
+});
 
 /// An address of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,8 +217,8 @@ mod tests {
     #[test]
     fn links_are_read_as_they_were_written() {
         for link in [Link::InfiniBand, Link::RoceV1, Link::RoceV2, Link::Iwarp] {
-            assert_eq!(Link::from_number(link as u8), Some(link));
+            assert_eq!(Link::from_wire(link as u8), Some(link));
         }
-        assert_eq!(Link::from_number(4), None);
+        assert_eq!(Link::from_wire(4), None);
     }
 }

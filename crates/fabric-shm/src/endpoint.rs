@@ -40,12 +40,8 @@ impl Address {
         if bytes[0] != VERSION {
             return Err(CreateError::Endpoint("it is of another version"));
         }
-        let transport = match bytes[1] {
-            0 => Transport::ReliableConnection,
-            1 => Transport::UnreliableConnection,
-            2 => Transport::UnreliableDatagram,
-            _ => return Err(CreateError::Endpoint("its transport is unknown")),
-        };
+        let transport =
+            Transport::from_wire(bytes[1]).ok_or(CreateError::Endpoint("its transport is unknown"))?;
         let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         Ok(Address {

@@ -51,6 +51,8 @@ pub enum Transport {
     UnreliableDatagram = 2,
 }
 
+dunlin_numbered::numbered!(Transport: u8 { ReliableConnection, UnreliableConnection, UnreliableDatagram });
+
 /// The state of a queue pair, as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePairState {

@@ -43,23 +43,7 @@ pub enum Kind {
     Farm = 2,
 }
 
-impl Kind {
-    /// Both kinds.
-    pub const ALL: [Kind; 2] = [Kind::Pilaf, Kind::Farm];
-
-    fn from_number(number: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
-    }
-
-    /// Returns the name for reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Pilaf => "Pilaf-style",
-            Kind::Farm => "FaRM-style",
-        }
-    }
-}
+dunlin_numbered::numbered!(Kind: u8 { Pilaf = "Pilaf-style", Farm = "FaRM-style" });
 
 /// The parameters that locate an item in a table of either kind. Not secret: clients get them in the
 /// handshake.

@@ -48,7 +48,7 @@ impl From<CallError> for KvError {
 /// Returns the store's status in a call's error, if the error came from the store.
 pub fn refused(error: &CallError) -> Option<Status> {
     match error {
-        CallError::Application { code, .. } => Status::from_code(*code),
+        CallError::Application { code, .. } => Status::from_wire(*code),
         _ => None,
     }
 }

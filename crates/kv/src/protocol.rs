@@ -92,22 +92,11 @@ pub enum Status {
     ResponseTooLarge = 8,
 }
 
-impl Status {
-    /// Returns the status with this code; `None` for an unknown code.
-    pub fn from_code(code: u16) -> Option<Self> {
-        Some(match code {
-            1 => Self::NotFound,
-            2 => Self::Malformed,
-            3 => Self::UnknownFunction,
-            4 => Self::KeyLength,
-            5 => Self::ValueTooLarge,
-            6 => Self::OutOfMemory,
-            7 => Self::WrongPartition,
-            8 => Self::ResponseTooLarge,
-            _ => return None,
-        })
-    }
+dunlin_numbered::numbered!(Status: u16 {
+    NotFound, Malformed, UnknownFunction, KeyLength, ValueTooLarge, OutOfMemory, WrongPartition, ResponseTooLarge,
+});
 
+impl Status {
     /// Returns the code on the wire, never 0.
     pub const fn code(self) -> u16 {
         self as u16

@@ -15,7 +15,7 @@ pub use crate::path::large::{LargePayload, SMALL_LIMIT};
 use crate::path::half::datagram::{self, MTU};
 use crate::path::half::{Facts, Place};
 use dunlin_fabric::{Capabilities, Transport};
-use dunlin_wire::numbered;
+use dunlin_numbered::numbered;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;

@@ -54,27 +54,11 @@ pub enum Kind {
     Filled = 12,
 }
 
-impl Kind {
-    /// Returns the kind with this number, or `None` if the number is unknown.
-    #[inline]
-    pub const fn from_wire(number: u8) -> Option<Kind> {
-        Some(match number {
-            1 => Kind::Request,
-            2 => Kind::Response,
-            3 => Kind::RequestBatch,
-            4 => Kind::ResponseBatch,
-            5 => Kind::Skip,
-            6 => Kind::Credit,
-            7 => Kind::Release,
-            8 => Kind::Drain,
-            9 => Kind::ClearToSend,
-            10 => Kind::Written,
-            11 => Kind::Fragment,
-            12 => Kind::Filled,
-            _ => return None,
-        })
-    }
+dunlin_numbered::numbered!(Kind: u8 {
+    Request, Response, RequestBatch, ResponseBatch, Skip, Credit, Release, Drain, ClearToSend, Written, Fragment, Filled,
+});
 
+impl Kind {
     /// Returns the kind in the first word of a header that needs no further check: of a request, or of a response
     /// without an error, with known flags and a payload that is no descriptor. One comparison for most messages.
     #[inline(always)]

@@ -50,7 +50,6 @@ pub mod error;
 pub mod handshake;
 pub mod header;
 pub mod message;
-mod numbered;
 #[cfg(test)]
 mod planted_bugs;
 pub mod rendezvous;

@@ -132,7 +132,7 @@ fn parse_offer(bytes: &[u8]) -> Result<(Vec<Offered>, Endpoint), &'static str> {
     if u16::from_le_bytes([head[8], head[9]]) != VERSION {
         return Err("another version");
     }
-    let Some(kind) = Kind::from_number(head[10]) else { return Err("an unknown kind of table") };
+    let Some(kind) = Kind::from_wire(head[10]) else { return Err("an unknown kind of table") };
     let partitions = usize::from(u16::from_le_bytes([head[12], head[13]]));
     let endpoint = usize::from(u16::from_le_bytes([head[14], head[15]]));
     if partitions == 0 || partitions > MAX_PARTITIONS {

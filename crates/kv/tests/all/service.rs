@@ -142,11 +142,11 @@ fn encoders_refuse_what_no_parser_takes() {
 fn ids_and_codes_are_there_and_back() {
     for id in 0..=u16::MAX {
         assert!(Function::from_id(id).is_none_or(|function| function.id() == id));
-        assert!(Status::from_code(id).is_none_or(|status| status.code() == id));
+        assert!(Status::from_wire(id).is_none_or(|status| status.code() == id));
     }
     assert_eq!((1..=5).filter_map(Function::from_id).count(), 5);
-    assert_eq!((0..100).filter_map(Status::from_code).count(), 8);
-    assert_eq!(Status::from_code(0), None, "0 is success");
+    assert_eq!((0..100).filter_map(Status::from_wire).count(), 8);
+    assert_eq!(Status::from_wire(0), None, "0 is success");
 }
 
 /// Generates bytes close to valid messages: small numbers as lengths, counts and flags, then anything.

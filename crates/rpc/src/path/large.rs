@@ -15,7 +15,8 @@ use super::write_targets::{WriteTarget, WriteTargets};
 use super::{Violation, tx};
 use crate::path::Cx;
 use dunlin_fabric::{Buffer, Fabric, Host, RegionKey, Work};
-use dunlin_wire::{Descriptor, Header, Kind, numbered};
+use dunlin_numbered::numbered;
+use dunlin_wire::{Descriptor, Header, Kind};
 use std::collections::VecDeque;
 
 /// The largest and default [`rendezvous_above`](crate::Plan::rendezvous_above): HatRPC's threshold of 4 KiB (section

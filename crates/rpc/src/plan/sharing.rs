@@ -2,7 +2,7 @@
 //! belongs to a lane.
 
 use super::policies::policies;
-use dunlin_wire::numbered;
+use dunlin_numbered::numbered;
 
 /// Makes the enum of policies.
 macro_rules! sharing {

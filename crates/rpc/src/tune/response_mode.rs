@@ -56,30 +56,26 @@ const SAVED: f64 = 4.0;
 /// A function with less than this part of the calls is not tried: its effect could not be measured.
 const LEAST_PART: u64 = 16;
 
-const MODES: usize = 4;
+const MODES: usize = ResponseMode::ALL.len();
 
 /// The answer path that a server asks its clients to use for a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum ResponseMode {
     /// Each client's own choice: fetched, or written back after R failed READs.
     #[default]
-    ClientChoice,
+    ClientChoice = 0,
     /// Written back.
-    WriteBack,
+    WriteBack = 1,
     /// Fetched, with an F that holds the whole result.
-    FetchWhole,
+    FetchWhole = 2,
     /// Fetched, with many more READs than R if necessary.
-    FetchMoreRetries,
+    FetchMoreRetries = 3,
 }
 
-impl ResponseMode {
-    const ALL: [ResponseMode; MODES] = [
-        ResponseMode::ClientChoice,
-        ResponseMode::WriteBack,
-        ResponseMode::FetchWhole,
-        ResponseMode::FetchMoreRetries,
-    ];
+dunlin_numbered::numbered!(ResponseMode: u8 { ClientChoice, WriteBack, FetchWhole, FetchMoreRetries });
 
+impl ResponseMode {
     /// Returns the number on the wire.
     #[inline]
     pub(crate) const fn number(self) -> u8 {
@@ -89,11 +85,9 @@ impl ResponseMode {
     /// Decodes a number from a server; unknown numbers mean [`ResponseMode::ClientChoice`].
     #[inline]
     pub(crate) const fn of(number: u8) -> ResponseMode {
-        match number {
-            1 => ResponseMode::WriteBack,
-            2 => ResponseMode::FetchWhole,
-            3 => ResponseMode::FetchMoreRetries,
-            _ => ResponseMode::ClientChoice,
+        match ResponseMode::from_wire(number) {
+            Some(mode) => mode,
+            None => ResponseMode::ClientChoice,
         }
     }
 }

@@ -14,47 +14,31 @@ pub fn direct_name(name: &str) -> String {
 
 /// The reason why a region cannot be mapped directly. Reads and writes through the node work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[repr(u8)]
 pub enum NoDirect {
     /// Bytes are on other nodes.
     #[error("not all bytes of the region are on this process's own node: read and write it instead")]
-    Elsewhere,
+    Elsewhere = 0,
     /// The region lies in memory that regions of other users may share.
     #[error(
         "the region may share its memory with regions of other users: its user has to make it with Spec::direct"
     )]
-    Shared,
+    Shared = 1,
     /// The node's memory is not shared memory.
     #[error("the memory of this node cannot be mapped by processes: its fabric is not shared memory")]
-    Fabric,
+    Fabric = 2,
     /// The kernel does not say which process this is.
     #[error("the node cannot see this process, so it could not tell when its mapping ends")]
-    Process,
+    Process = 3,
     /// There is no connection over which memory is given.
     #[error("the node gives this process no memory to map: bring both to the same release")]
-    Line,
+    Line = 4,
     /// The node is one of other nodes than those that shall store the region.
     #[error("a region for direct mapping is on the own node alone: leave the nodes out")]
-    Nodes,
+    Nodes = 5,
 }
 
-impl NoDirect {
-    const ALL: [NoDirect; 6] = [
-        NoDirect::Elsewhere,
-        NoDirect::Shared,
-        NoDirect::Fabric,
-        NoDirect::Process,
-        NoDirect::Line,
-        NoDirect::Nodes,
-    ];
-
-    pub(super) fn number(self) -> u8 {
-        Self::ALL.iter().position(|one| *one == self).unwrap_or_default() as u8
-    }
-
-    pub(super) fn from_number(number: u8) -> Result<NoDirect, Malformed> {
-        Self::ALL.get(usize::from(number)).copied().ok_or(Malformed)
-    }
-}
+dunlin_numbered::numbered!(NoDirect: u8 { Elsewhere, Shared, Fabric, Process, Line, Nodes });
 
 /// A part of a region that is mapped directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,8 +112,8 @@ mod tests {
     #[test]
     fn reasons_have_numbers() {
         for reason in NoDirect::ALL {
-            assert_eq!(NoDirect::from_number(reason.number()), Ok(reason));
+            assert_eq!(NoDirect::from_wire(reason as u8), Some(reason));
         }
-        assert!(NoDirect::from_number(NoDirect::ALL.len() as u8).is_err());
+        assert!(NoDirect::from_wire(NoDirect::ALL.len() as u8).is_none());
     }
 }

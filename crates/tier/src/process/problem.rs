@@ -189,7 +189,7 @@ impl Problem {
             Problem::Locks(limit) => kind(30).u32(*limit),
             Problem::NotHeld => kind(31),
             Problem::NotOperator => kind(36),
-            Problem::NotDirect(reason) => kind(38).u8(reason.number()),
+            Problem::NotDirect(reason) => kind(38).u8(*reason as u8),
             Problem::Priority(principal) => kind(39).text(cut(principal)),
             Problem::Other { text, may_have_executed } => {
                 kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
@@ -251,7 +251,7 @@ impl Problem {
             30 => Problem::Locks(reader.u32()?),
             31 => Problem::NotHeld,
             36 => Problem::NotOperator,
-            38 => Problem::NotDirect(NoDirect::from_number(reader.u8()?)?),
+            38 => Problem::NotDirect(NoDirect::from_wire(reader.u8()?).ok_or(Malformed)?),
             39 => Problem::Priority(reader.string()?),
             32 => {
                 let may_have_executed = reader.flag()?;

@@ -48,7 +48,7 @@ pub enum RecordType {
     Attach = 12,
 }
 
-crate::numbered!(RecordType: u16 {
+dunlin_numbered::numbered!(RecordType: u16 {
     Hello,
     HelloReply,
     Refused,

@@ -8,7 +8,7 @@ use crate::path::rx::RxSource;
 use crate::path::sending::Sending;
 use crate::path::tx::TxError;
 use dunlin_fabric::{AddressHandleId, Data, Fabric, RegionKey};
-use dunlin_wire::numbered;
+use dunlin_numbered::numbered;
 
 /// Makes enums, names, numbers and dispatch of the halves.
 macro_rules! halves {

@@ -1,4 +1,6 @@
-//! Enums whose values have numbers on the wire.
+//! Enums whose values have numbers on the wire: one macro for all crates, from the fabrics to the command.
+//!
+//! This crate holds that macro. It depends on nothing and never holds an enum.
 
 /// Gives an enum without fields the list of its values (`ALL`), the inverse of their numbers (`from_wire`) and, if the
 /// values have names, their names (`name`). A value that is missing here is an error of compilation.
@@ -10,7 +12,7 @@
 ///     Apple = 1,
 ///     Pear = 3,
 /// }
-/// dunlin_wire::numbered!(Fruit: u8 { Apple = "apple", Pear = "pear" });
+/// dunlin_numbered::numbered!(Fruit: u8 { Apple = "apple", Pear = "pear" });
 ///
 /// assert_eq!(Fruit::ALL.map(Fruit::name), ["apple", "pear"]);
 /// assert_eq!([Fruit::from_wire(3), Fruit::from_wire(2)], [Some(Fruit::Pear), None]);
@@ -43,6 +45,7 @@ macro_rules! numbered {
             };
 
             /// Returns the value with this number, or `None` if the number is unknown.
+            #[inline]
             pub const fn from_wire(number: $number) -> Option<Self> {
                 $(if number == $type::$value as $number {
                     return Some($type::$value);
