@@ -1,6 +1,7 @@
 //! Values of options: sizes, times, protocols, completion modes.
 
 use crate::output::Failure;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use dunlin::Fabrics;
 use dunlin::fabric::{
@@ -208,25 +209,10 @@ impl From<Completion> for CompletionMode {
     }
 }
 
-/// How the threads of a client share connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Shared {
-    /// Each thread has a connection of its own
-    Dedicated,
-    /// Threads take turns at one connection, behind a lock
-    Locked,
-    /// One thread sends the calls of all that wait, in one message
-    Combined,
-}
-
-impl From<Shared> for Sharing {
-    fn from(shared: Shared) -> Self {
-        match shared {
-            Shared::Dedicated => Sharing::Dedicated,
-            Shared::Locked => Sharing::Locked,
-            Shared::Combined => Sharing::Combined,
-        }
-    }
+/// Returns the parser of a policy by which threads share connections.
+pub fn sharing() -> impl TypedValueParser<Value = Sharing> {
+    let values = Sharing::ALL.map(|policy| PossibleValue::new(policy.name()).help(policy.about()));
+    PossibleValuesParser::new(values).try_map(|name| Sharing::by_name(&name).ok_or("there is no such policy"))
 }
 
 /// Options that select the plan of a client's calls.
@@ -240,15 +226,15 @@ pub struct PlanArguments {
     #[arg(long, short = 'c', value_name = "MODE")]
     pub completion: Option<Completion>,
     /// Let the threads of this process share connections in this way [default: dedicated]
-    #[arg(long, value_name = "POLICY")]
-    pub sharing: Option<Shared>,
+    #[arg(long, value_name = "POLICY", value_parser = sharing())]
+    pub sharing: Option<Sharing>,
 }
 
 impl PlanArguments {
     /// Returns the plan. The default plan is legal; any other plan is checked when connecting.
     pub fn plan(&self, capabilities: &Capabilities) -> Plan {
         let default = Plan::default_for(capabilities);
-        let sharing = self.sharing.map_or(default.sharing, Sharing::from);
+        let sharing = self.sharing.unwrap_or(default.sharing);
         let plan_of = |mode| match self.protocol {
             Some(protocol) => Plan { sharing, ..protocol.plan(mode) },
             None => Plan { sharing, ..default.completion(mode, mode) },
@@ -294,13 +280,9 @@ mod tests {
     fn the_sharing_is_part_of_each_plan() {
         let capabilities = Capabilities::EVERYTHING;
         assert_eq!(PlanArguments::default().plan(&capabilities).sharing, Sharing::Dedicated);
-        for (shared, sharing) in [
-            (Shared::Dedicated, Sharing::Dedicated),
-            (Shared::Locked, Sharing::Locked),
-            (Shared::Combined, Sharing::Combined),
-        ] {
+        for sharing in Sharing::ALL {
             for protocol in [None, Protocol::by_name("Server-reply")] {
-                let arguments = PlanArguments { protocol, completion: None, sharing: Some(shared) };
+                let arguments = PlanArguments { protocol, completion: None, sharing: Some(sharing) };
                 let plan = arguments.plan(&capabilities);
                 let alone = PlanArguments { sharing: None, ..arguments }.plan(&capabilities);
                 assert_eq!(plan, Plan { sharing, ..alone });

@@ -29,10 +29,10 @@ pub mod inbox;
 pub mod interpose;
 pub mod keeper;
 pub mod memory;
-pub mod news;
 pub mod payload;
 pub mod queue_pair_table;
 pub mod rates;
+pub mod ready_list;
 pub mod region_range;
 pub mod request_names;
 pub mod verbs;
@@ -57,7 +57,6 @@ pub use host::{
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use keeper::{KeeperError, MemoryKeeper};
 pub use memory::{Access, Memory, Region, RegionLine};
-pub use news::{Mark, ReadyList, Subscription};
 pub use payload::{
     BufferSource, PayloadBuffers, PayloadFilling, PlainFilling, PlainPayloads, Prefetch, Pressure,
     copy_plainly,
@@ -67,6 +66,7 @@ pub use rates::{
     BadRates, CONNECTION_BYTES, ConnectionRow, DeviceIdentity, KnownRates, RateRow, Rates, RatesBook,
     RatesSource,
 };
+pub use ready_list::{Mark, ReadyList, Subscription};
 pub use region_range::RegionRange;
 pub use request_names::{REQUEST_OWNER, RequestKind, parse_request_name, request_name};
 pub use verbs::{Armed, Crowding, Fabric, Link, Listener, PeerIdentity, ThreadDomain, WaitMode, Wake, Waker};

@@ -17,9 +17,9 @@ use crate::error::{
 };
 use crate::host::{Host, Nanos};
 use crate::memory::{Access, Memory};
-use crate::news::Subscription;
 use crate::payload::{PayloadBuffers, Prefetch};
 use crate::rates::{DeviceIdentity, Rates};
+use crate::ready_list::Subscription;
 use crate::work::{
     AddressHandleId, CompletionQueueId, Endpoint, InlineLine, InlineWrite, QueuePairConfig, QueuePairId,
     QueuePairState, ReceiveTarget, RegionKey, SharedReceiveQueueId, WorkId, WorkRequest, check_list,

@@ -29,8 +29,10 @@ fn runs(effort: Effort) -> Vec<Run> {
         runs.push(Run::of(FLOCK, *threads, Threads::flock(all, IN_FLIGHT).load(effort)));
         runs.push(Run::of(OWN, *threads, Threads::dedicated(all, IN_FLIGHT).load(effort)));
         for (series, share) in [(TWO, 2), (FOUR, 4)] {
-            if *threads >= share {
-                let (sharing, queue_pairs) = (Sharing::Locked, all / share);
+            if *threads >= share
+                && let Some(sharing) = Sharing::by_name("locked")
+            {
+                let queue_pairs = all / share;
                 let crowd = Threads { number: all, queue_pairs, sharing, in_flight: IN_FLIGHT };
                 runs.push(Run::of(series, *threads, crowd.load(effort)));
             }

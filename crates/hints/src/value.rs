@@ -95,8 +95,7 @@ pub enum Sharing {
 }
 
 impl Sharing {
-    /// Returns the value that describes a plan. Threads behind a lock are no value of the hint, so
-    /// [`Locked`](dunlin_rpc::Sharing::Locked) gives `None`.
+    /// Returns the value that describes a plan; `None` for a policy that is a baseline and no value of the hint.
     pub const fn of(plan: &Plan) -> Option<Sharing> {
         match (plan.sharing, plan.lease) {
             (dunlin_rpc::Sharing::Dedicated, Lease::Forever) => Some(Sharing::Dedicated),

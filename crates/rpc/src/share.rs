@@ -1,13 +1,8 @@
 //! Sharing: how the threads of a program use the connections to a server.
 //!
-//! | module | policy | paper |
-//! |---|---|---|
-//! | `client/synchronous.rs` | dedicated: each thread has a connection of its own | |
-//! | `share/locked.rs` | a lock around one connection | FLOCK figure 9, the baseline |
-//! | `share/combined.rs` | threads hand their calls to one of them, which sends them together | FLOCK sections 4 to 6 |
-//!
-//! [`Client`] is the same type under each policy. `plan/policies.rs` has the list of policies; a policy is a module with an
-//! implementation of `strand::Policy`, and nothing else names it.
+//! [`Client`] is the same type under each policy. A dedicated one is `client/synchronous.rs`: each thread has a connection
+//! of its own. `plan/policies.rs` has the list of the others; a policy is a module with an implementation of
+//! `strand::Policy`, and nothing else names it.
 
 mod calls;
 mod client;

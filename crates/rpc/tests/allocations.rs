@@ -148,7 +148,7 @@ fn calls_allocate_nothing(modes: &[CompletionMode], largest: usize) {
 fn calls_on_a_shared_connection_allocate_nothing() {
     let fabric = fabric();
     let server = server(&fabric);
-    for sharing in [Sharing::Locked, Sharing::Combined] {
+    for sharing in Sharing::shared() {
         for mode in [CompletionMode::Busy, CompletionMode::Event] {
             let plan = Plan { sharing, ..any_plan().completion(mode, mode) };
             let first = Client::connect(&fabric, server.address(), with_plan(plan)).unwrap();

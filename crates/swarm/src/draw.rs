@@ -375,7 +375,10 @@ fn shared(random: &mut Random, drawn: &mut Drawn) {
         if !random.one_in(3) || client.style == Style::Asynchronous {
             continue;
         }
-        let sharing = [Sharing::Combined, Sharing::Combined, Sharing::Locked][random.below(3) as usize];
+        // Other policies are baselines.
+        let other =
+            Sharing::shared().find(|policy| *policy != Sharing::Combined).unwrap_or(Sharing::Combined);
+        let sharing = [Sharing::Combined, Sharing::Combined, other][random.below(3) as usize];
         let shared = |plan: &mut Plan| *plan = plan.shared(sharing, plan.lease);
         client.config.plan.iter_mut().for_each(shared);
         client.config.functions.values_mut().for_each(shared);
@@ -712,7 +715,7 @@ mod tests {
             let has = |drawn: &&Drawn| drawn.clients.iter().any(|client| which(drawn, client));
             drawn.iter().filter(has).count()
         };
-        for sharing in [Sharing::Locked, Sharing::Combined] {
+        for sharing in Sharing::shared() {
             let mine = |client: &DrawnClient| client.config.plan.is_some_and(|plan| plan.sharing == sharing);
             assert!(runs(&|_, client| mine(client) && client.threads > 1) > 40, "{sharing:?}");
             assert!(runs(&|drawn, client| mine(client) && drawn.is_undisturbed(client)) > 5, "{sharing:?}");

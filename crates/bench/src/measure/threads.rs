@@ -70,12 +70,11 @@ impl ThreadsOptions {
 }
 
 /// The policies, the one with a connection for each thread first, each with the most queue pairs to the worker.
-const POLICIES: [(&str, Sharing, u16); 4] = [
-    ("dedicated", Sharing::Dedicated, 64),
-    ("locked", Sharing::Locked, 1),
-    ("combined", Sharing::Combined, 64),
-    ("combined on one", Sharing::Combined, 1),
-];
+fn policies() -> Vec<(&'static str, Sharing, u16)> {
+    let most = |policy| if matches!(policy, Sharing::Dedicated | Sharing::Combined) { 64 } else { 1 };
+    let all = Sharing::ALL.into_iter().map(|policy| (policy.name(), policy, most(policy)));
+    all.chain([("combined on one", Sharing::Combined, 1)]).collect()
+}
 
 /// The name of the subject whose threads share one asynchronous client.
 const ASYNCHRONOUS: &str = "asynchronous";
@@ -89,14 +88,14 @@ const ASYNCHRONOUS: &str = "asynchronous";
 pub fn threads(session: &mut Session, options: &ThreadsOptions) -> Result<Findings, MeasureError> {
     let protocol = options.check()?;
     let rounds = options.rounds.unwrap_or(15);
-    let mut findings = Findings::default();
+    let (mut findings, policies) = (Findings::default(), policies());
     let progress =
-        progress_bar(options.threads.len() * options.in_flight.len() * rounds * (POLICIES.len() + 1));
+        progress_bar(options.threads.len() * options.in_flight.len() * rounds * (policies.len() + 1));
     for &in_flight in &options.in_flight {
         for &threads in &options.threads {
             let served = session.serve(ServiceKind::Bytes, Drive::Thread)?;
             let mut subjects = Vec::new();
-            for (name, sharing, max_queue_pairs) in POLICIES {
+            for &(name, sharing, max_queue_pairs) in &policies {
                 let plan = Plan { sharing, ..protocol.plan(options.mode) };
                 let config = ClientConfig { window: 64, max_queue_pairs, ..ClientConfig::with_plan(plan) };
                 let users = connect(session, &served, &config, (threads, in_flight), options.size)?;

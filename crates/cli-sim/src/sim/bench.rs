@@ -1,6 +1,7 @@
 //! `dunlin sim bench`: measures the speed of the simulator, and the memory per simulated client.
 
 use clap::Args;
+use dunlin_command::arguments::sharing;
 use dunlin_command::output::rounded;
 use dunlin_command::output::{self, Failure, ReportArguments};
 use dunlin_command::progress;
@@ -31,8 +32,8 @@ pub(crate) struct BenchArguments {
     /// Networks: bare (no engine), rates (fixed rates), or the name of a profile for the model
     #[arg(long, default_value = "bare,rates,connect-ib", value_delimiter = ',', value_name = "NAME")]
     network: Vec<String>,
-    /// How the threads of a machine use connections: dedicated, locked or combined (not for 'bare')
-    #[arg(long, default_value = "dedicated", value_name = "POLICY", value_parser = sharing)]
+    /// How the threads of a machine use connections (not for 'bare')
+    #[arg(long, default_value = "dedicated", value_name = "POLICY", value_parser = sharing())]
     sharing: Sharing,
     /// Threads on each connection
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -70,12 +71,6 @@ fn resident() -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
-}
-
-/// Returns a sharing policy by its name.
-fn sharing(name: &str) -> Result<Sharing, String> {
-    let known = Sharing::ALL.iter().find(|policy| policy.name() == name).copied();
-    known.ok_or_else(|| format!("it is one of {}", Sharing::ALL.map(Sharing::name).join(", ")))
 }
 
 /// Name of the network without engine and simulator.

@@ -377,7 +377,7 @@ impl<F: Fabric> Client<F> {
                 return Err(CallError::NotExecuted(Cause::DeadlineExceeded));
             }
             self.waiter.reset();
-            self.step(until, |core| core.has_done());
+            self.poll_until(until, |core| core.has_done());
         }
     }
 
@@ -388,7 +388,7 @@ impl<F: Fabric> Client<F> {
         function: u16,
         length: usize,
     ) -> Result<LargeRequest<F>, CallError> {
-        self.ensure(worker, function, self.usual_time())?;
+        self.ensure_connected_for(worker, function, self.usual_time())?;
         let Some(index) = self.lanes.of(worker, function) else {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         };
@@ -422,7 +422,7 @@ impl<F: Fabric> Client<F> {
         length: usize,
         time: Time,
     ) -> Result<FillingRequest<'_, F>, CallError> {
-        self.ensure(worker, function, time)?;
+        self.ensure_connected_for(worker, function, time)?;
         let Some(index) = self.lanes.of(worker, function) else {
             return Err(CallError::NotExecuted(Cause::Disconnected));
         };
@@ -553,7 +553,7 @@ impl<F: Fabric> Client<F> {
         while !self.core.is_done(id) {
             match std::mem::take(&mut just_sent) {
                 true => self.idle(Nanos::MAX, is_so),
-                false => self.step(Nanos::MAX, is_so),
+                false => self.poll_until(Nanos::MAX, is_so),
             }
         }
     }
@@ -583,14 +583,14 @@ impl<F: Fabric> Client<F> {
                 return None;
             }
             // The lane that this waits for may break between two polls.
-            self.step(Nanos::MAX, |core| core.has_done() || core.in_flight() == 0);
+            self.poll_until(Nanos::MAX, |core| core.has_done() || core.in_flight() == 0);
         }
     }
 
     /// Makes progress. If there was none, waits a moment as the plan says, until `until` at most, unless
     /// `is_so` holds.
     #[inline]
-    fn step(&mut self, until: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
+    fn poll_until(&mut self, until: Nanos, is_so: impl Fn(&mut Core<F>) -> bool) {
         if self.core.progress() > 0 {
             self.waiter.reset();
             return;
@@ -726,7 +726,7 @@ impl<F: Fabric> Client<F> {
         let until = time.ends(self.core.fabric.host().now());
         loop {
             let lane = self.lanes.of(worker, function);
-            self.step(until, |core| lane.is_none_or(|lane| !core.is_usable(lane)));
+            self.poll_until(until, |core| lane.is_none_or(|lane| !core.is_usable(lane)));
             let left = time.left(until, self.core.fabric.host().now());
             if left.is_over() {
                 return Err(CallError::NotExecuted(Cause::DeadlineExceeded));

@@ -217,7 +217,7 @@ impl<F: Fabric> Tx<F> {
     ) -> Result<(), TxError> {
         let message = Message { parts, total, at, notify };
         if self.end.listed > 0 || self.end.holds {
-            return self.put_behind_listed(cx, message);
+            return self.put_slow_path(cx, message);
         }
         self.half.put(&mut self.end, cx, message)
     }
@@ -225,7 +225,7 @@ impl<F: Fabric> Tx<F> {
     /// Puts a message at its place with the requests that wait for it, under one doorbell unless the plan gives its
     /// messages two or none. It waits with them while messages are held.
     #[inline(never)]
-    fn put_behind_listed(&mut self, cx: &mut Cx<'_, F>, message: Message<'_>) -> Result<(), TxError> {
+    fn put_slow_path(&mut self, cx: &mut Cx<'_, F>, message: Message<'_>) -> Result<(), TxError> {
         let Message { parts, total, at, notify } = message;
         if self.end.holds {
             return self.list_message(cx, message);

@@ -292,7 +292,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
         }
         self.begin_wait();
         while !self.calls.is_done(id) {
-            self.step(Nanos::MAX, |calls| calls.is_done(id));
+            self.poll_until(Nanos::MAX, |calls| calls.is_done(id));
         }
         self.end_wait();
     }
@@ -307,7 +307,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             if self.calls.in_flight() == 0 {
                 break None;
             }
-            self.step(Nanos::MAX, Calls::has_done);
+            self.poll_until(Nanos::MAX, Calls::has_done);
         };
         self.end_wait();
         found
@@ -315,7 +315,7 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
 
     /// Makes progress; if there was none, waits a moment as the plan says, until `until` at most, unless `is_so`
     /// holds.
-    fn step(&mut self, until: Nanos, is_so: impl Fn(&Calls) -> bool) {
+    fn poll_until(&mut self, until: Nanos, is_so: impl Fn(&Calls) -> bool) {
         if self.progress() > 0 {
             self.waiter.reset();
             self.look_at_clock();

@@ -236,7 +236,7 @@ fn one_plan_serves_calls_and_operations() {
         let (fabric, address) = (fabric(), unique("plans"));
         let (server, _) = serve(&fabric, &address);
         let hub = AsyncHub::new(&fabric).unwrap();
-        for sharing in [Sharing::Dedicated, Sharing::Locked, Sharing::Combined] {
+        for sharing in Sharing::ALL {
             let client = AsyncClient::connect(&hub, &address, with_plan(plan(sharing))).unwrap();
             wait(use_memory(client, 0, 3));
         }

@@ -242,12 +242,7 @@ fn play_tasks(plan: Plan, seed: u64, (step, after): (i64, bool)) -> bool {
 
 #[test]
 fn a_leader_that_panics_harms_no_other_thread() {
-    play_all(Sharing::Combined, 30, play);
-}
-
-#[test]
-fn a_thread_that_panics_with_the_lock_harms_no_other_thread() {
-    play_all(Sharing::Locked, 30, play);
+    Sharing::shared().for_each(|sharing| play_all(sharing, 30, play));
 }
 
 #[test]

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 /// Far more than all calls of a run take in virtual time, and less than the time of one.
 const PROMPTLY: Duration = Duration::from_secs(1);
-const SHARED: [Sharing; 2] = [Sharing::Locked, Sharing::Combined];
 
 fn echo() -> Box<dyn Service> {
     Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| {
@@ -81,7 +80,7 @@ fn threads_on_shared_memory(plan: Plan, sharing: Sharing, workers: u16) {
 #[test]
 fn threads_get_their_own_results() {
     bounded(|| {
-        for sharing in SHARED {
+        for sharing in Sharing::shared() {
             for (name, plan) in plans(&fabric(), &MODES) {
                 println!("{name} {sharing:?}");
                 threads_on_shared_memory(plan, sharing, 1);
@@ -102,7 +101,7 @@ fn threads_get_their_own_results_in_virtual_time() {
             if plan.check(&capabilities).is_err() {
                 continue;
             }
-            for sharing in SHARED {
+            for sharing in Sharing::shared() {
                 for seed in 0..3 {
                     println!("{} {mode} {sharing:?} {seed}", protocol.name);
                     in_virtual_time(plan, sharing, seed);
@@ -151,7 +150,7 @@ fn threads_in_virtual_time(plan: Plan, sharing: Sharing, seed: u64, threads: u64
 fn a_thread_alone_fetches_on() {
     for name in ["Pilaf", "FaRM"] {
         let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
-        for sharing in SHARED {
+        for sharing in Sharing::shared() {
             (0..8).for_each(|seed| threads_in_virtual_time(plan, sharing, seed, 1));
         }
     }
@@ -160,7 +159,7 @@ fn a_thread_alone_fetches_on() {
 /// Each call ends at its own deadline, whatever the other threads do.
 #[test]
 fn a_deadline_ends_its_own_call_only() {
-    for sharing in SHARED {
+    for sharing in Sharing::shared() {
         for seed in 0..5 {
             Sim::run(seed, move |fabric| {
                 let address = Address::new(Scheme::Sim, "slow").unwrap();
@@ -209,7 +208,7 @@ fn a_deadline_ends_its_own_call_only() {
 #[test]
 fn seats_are_dropped_with_calls_in_flight() {
     bounded(|| {
-        for sharing in SHARED {
+        for sharing in Sharing::shared() {
             let (fabric, address) = (fabric(), unique("dropped"));
             let server = serve(&fabric, &address, 1);
             let mut first = Client::connect(&fabric, &address, shared(any_plan(), sharing)).unwrap();
@@ -231,7 +230,7 @@ fn seats_are_dropped_with_calls_in_flight() {
 /// The number of threads of a connection is bounded, and more are refused with a reason.
 #[test]
 fn more_seats_than_there_are_are_refused() {
-    for sharing in SHARED {
+    for sharing in Sharing::shared() {
         let (fabric, address) = (fabric(), unique("seats"));
         let server = serve(&fabric, &address, 1);
         let first = Client::connect(&fabric, &address, shared(any_plan(), sharing)).unwrap();
@@ -250,7 +249,7 @@ fn more_seats_than_there_are_are_refused() {
 #[test]
 fn threads_outlive_their_server() {
     bounded(|| {
-        for sharing in SHARED {
+        for sharing in Sharing::shared() {
             let (fabric, address) = (fabric(), unique("ended"));
             let server = serve(&fabric, &address, 1);
             let config = ClientConfig {
@@ -294,7 +293,7 @@ fn threads_outlive_their_server() {
 /// A worker that the server does not have is refused, also one whose number has more than 16 bits.
 #[test]
 fn there_is_no_such_worker() {
-    for sharing in SHARED {
+    for sharing in Sharing::shared() {
         let (fabric, address) = (fabric(), unique("no-worker"));
         let server = serve(&fabric, &address, 1);
         let mut client = Client::connect(&fabric, &address, shared(any_plan(), sharing)).unwrap();
@@ -312,7 +311,7 @@ fn there_is_no_such_worker() {
 /// with the next call of its ticket.
 #[test]
 fn late_answers_are_not_mixed_up() {
-    for sharing in SHARED {
+    for sharing in Sharing::shared() {
         for seed in 0..10 {
             Sim::run(seed, move |fabric| {
                 let address = Address::new(Scheme::Sim, "late").unwrap();
@@ -340,7 +339,7 @@ fn late_answers_are_not_mixed_up() {
 /// A thread that waits for room goes on when another thread has taken its result (seed 356 of the swarm).
 #[test]
 fn a_taken_result_makes_room_for_other_threads() {
-    for sharing in SHARED {
+    for sharing in Sharing::shared() {
         Sim::run(1, move |fabric| {
             let address = Address::new(Scheme::Sim, "room").unwrap();
             let server = serve(&fabric, &address, 1);
@@ -372,7 +371,7 @@ fn a_taken_result_makes_room_for_other_threads() {
 /// A thread that waits for room goes on with the late answer of its call that was given up (seed 903 of the swarm).
 #[test]
 fn a_late_answer_makes_room() {
-    for (sharing, seed) in SHARED.into_iter().flat_map(|sharing| (0..20).map(move |seed| (sharing, seed))) {
+    for (sharing, seed) in Sharing::shared().flat_map(|sharing| (0..20).map(move |seed| (sharing, seed))) {
         Sim::run(seed, move |fabric| {
             let address = Address::new(Scheme::Sim, "late").unwrap();
             let server = serve(&fabric, &address, 1);
@@ -475,7 +474,7 @@ fn busy_threads_lead_by_turns() {
 #[test]
 fn threads_exchange_messages() {
     const MESSAGES: u64 = 60;
-    for (sharing, seed) in SHARED.into_iter().flat_map(|sharing| (0..3).map(move |seed| (sharing, seed))) {
+    for (sharing, seed) in Sharing::shared().flat_map(|sharing| (0..3).map(move |seed| (sharing, seed))) {
         for name in ["Server-reply", "Direct-WriteIMM", "RF-RPC"] {
             let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
             let settings = Settings { preemption: 20, ..Settings::default() };

@@ -93,6 +93,8 @@ mod tests {
             let error = load(9, 3, Some(handles), sharing).checked_handles().expect_err(word).to_string();
             assert!(error.contains(word), "{error}");
         }
-        assert_eq!(load(9, 3, Some(3), Sharing::Locked).checked_handles().ok(), Some(3));
+        for sharing in Sharing::shared() {
+            assert_eq!(load(9, 3, Some(3), sharing).checked_handles().ok(), Some(3));
+        }
     }
 }

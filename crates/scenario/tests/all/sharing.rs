@@ -27,8 +27,10 @@ fn about(messages: u64, posted: u64) -> bool {
 #[test]
 fn threads_meet_in_messages_only_where_they_combine() {
     for handles in [2, 4, 12] {
-        let locked = run(&shared(Sharing::Locked, handles));
-        assert!(locked.all.calls == 6_000 && about(6_000, locked.posted), "{handles}: {locked:?}");
+        for baseline in Sharing::shared().filter(|policy| *policy != Sharing::Combined) {
+            let apart = run(&shared(baseline, handles));
+            assert!(apart.all.calls == 6_000 && about(6_000, apart.posted), "{handles}: {apart:?}");
+        }
         let combined = run(&shared(Sharing::Combined, handles));
         assert_eq!(combined.all.calls, 6_000, "{handles}");
         match handles {

@@ -34,7 +34,7 @@ impl<F: Fabric> Client<F> {
     /// Makes sure that the client has lanes, as a call would, for callers that must know the number of workers
     /// before they choose one. Returns at once if it has. Blocks as a call does.
     pub(crate) fn ensure_connected(&mut self) -> Result<(), CallError> {
-        self.ensure(0, u16::MAX, self.usual_time())
+        self.ensure_connected_for(0, u16::MAX, self.usual_time())
     }
 
     /// Handles a failed submission: reconnects if the lane is unusable, and tries again.
@@ -72,7 +72,12 @@ impl<F: Fabric> Client<F> {
 
     /// Makes sure that the worker's lane accepts calls: reconnects if it broke.
     #[inline]
-    pub(super) fn ensure(&mut self, worker: usize, function: u16, time: Time) -> Result<(), CallError> {
+    pub(super) fn ensure_connected_for(
+        &mut self,
+        worker: usize,
+        function: u16,
+        time: Time,
+    ) -> Result<(), CallError> {
         if self.lanes.of(worker, function).is_some_and(|lane| self.core.is_usable(lane)) {
             return Ok(());
         }

@@ -234,7 +234,7 @@ fn an_automatic_slice_serves_all_groups() {
 /// The lanes of clients take turns whose threads share them.
 #[test]
 fn threads_share_lanes_that_take_turns() {
-    for (seed, sharing) in [Sharing::Combined, Sharing::Locked].into_iter().enumerate() {
+    for (seed, sharing) in Sharing::shared().enumerate() {
         for (workers, slack) in [(1, 0), (2, 300)] {
             let load = Load { threads: 4, sharing, workers, ..LOAD };
             let counts = in_virtual_time(Settings { slack, ..Settings::default() }, seed as u64, load);
