@@ -105,7 +105,7 @@ impl<F: Fabric> AsyncHub<F> {
 /// handle: as long as the server grants them, clones that make many calls share several queue pairs to each worker, up to
 /// [`ClientConfig::max_queue_pairs`] and no more than there are such clones. Further queue pairs are opened in the
 /// background and closed when clones are dropped. The order of a clone's calls to a worker is kept. More than 256 clones
-/// of a client share places.
+/// of a client share places. Under any other policy all clones share one connection, which the hub's lock guards.
 ///
 /// With [`ClientConfig::batching`], calls made while others to the same worker are in flight share one
 /// message, which is sent when those are answered, or as the batching settings say.
