@@ -28,6 +28,7 @@ pub mod idle;
 pub mod inbox;
 pub mod interpose;
 pub mod keeper;
+pub mod local_buffer;
 pub mod memory;
 pub mod news;
 pub mod payload;
@@ -56,6 +57,7 @@ pub use host::{
 };
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use keeper::{KeeperError, MemoryKeeper};
+pub use local_buffer::{Loan, LocalBuffer};
 pub use memory::{Access, Memory, Region, RegionLine};
 pub use news::{Mark, ReadyList, Subscription};
 pub use payload::{
