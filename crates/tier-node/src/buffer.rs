@@ -4,9 +4,12 @@ use crate::error::{BufferError, OperationError, RequestError};
 use crate::item::Transfer;
 use crate::lmr::Lmr;
 use crate::node::Node;
+use crate::operate::Target;
 use crate::tier::Tier;
 use crate::within::Within;
-use dunlin_fabric::{Fabric, Loan, LocalBuffer, RangeError, RegionRange};
+use dunlin_fabric::{Fabric, Host, Loan, LocalBuffer, Nanos, RangeError, RegionRange, nanos};
+use dunlin_tier::process::NoDirect;
+use dunlin_tier::{AccessError, Cut, Cuts, Kind, Principal};
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::{Arc, Weak};
 
@@ -32,12 +35,10 @@ impl<F: Fabric> Buffer<F> {
             return Err(BufferError::OtherTier);
         }
         let size = self.memory.len();
-        let (start, end) = bounds(&range, size);
-        let outside = || BufferError::Outside { start, end, size };
-        let length = end.checked_sub(start).filter(|_| end <= size).ok_or_else(outside)?;
+        let (start, length) = range_within(&range, size)?;
         self.memory.lend(start, length).map_err(|error| match error {
             RangeError::Register(source) => BufferError::Register(source),
-            _ => outside(),
+            _ => BufferError::Outside { start, end: start + length, size },
         })
     }
 }
@@ -55,6 +56,18 @@ fn bounds(range: &impl RangeBounds<usize>, size: usize) -> (usize, usize) {
         Bound::Unbounded => size,
     };
     (start, end)
+}
+
+/// Returns the first position and the length of a range of a buffer of `size` bytes.
+///
+/// # Errors
+/// The range leaves the buffer, or ends before it starts.
+pub fn range_within(range: &impl RangeBounds<usize>, size: usize) -> Result<(usize, usize), BufferError> {
+    let (start, end) = bounds(range, size);
+    match end.checked_sub(start) {
+        Some(length) if end <= size => Ok((start, length)),
+        _ => Err(BufferError::Outside { start, end, size }),
+    }
 }
 
 impl<F: Fabric> Deref for Buffer<F> {
@@ -117,6 +130,88 @@ impl<F: Fabric> Within<'_, F> {
         // Requests that may be under way after a failure keep the memory: the end of the loan finds them.
         let loan = buffer.lend(node, range)?;
         node.transfer(self.target(), offset, transfer(loan.range().clone()))
+    }
+}
+
+/// Bytes of a process's buffer: a region in extents of this node that belong to the process alone.
+#[derive(Debug)]
+pub(crate) struct Place<'a, F: Fabric> {
+    pub(crate) region: &'a Lmr<F>,
+    /// The user of the extents.
+    pub(crate) tenant: &'a Principal,
+    pub(crate) at: u64,
+    pub(crate) length: u32,
+}
+
+/// Reads and writes for processes.
+impl<F: Fabric> Within<'_, F> {
+    /// Reads bytes at `offset` into a buffer, in place.
+    pub(crate) fn read_into_place(&self, offset: u64, into: &Place<'_, F>) -> Result<(), OperationError> {
+        self.with_place(offset, into, Kind::Write, Transfer::ReadInto)
+    }
+
+    /// Writes bytes of a buffer at `offset`, in place.
+    pub(crate) fn write_from_place(&self, offset: u64, from: &Place<'_, F>) -> Result<(), OperationError> {
+        self.with_place(offset, from, Kind::Read, Transfer::WriteFrom)
+    }
+
+    /// The operation counts as one on the buffer's handle as well: its memory stays until both have ended.
+    fn with_place(
+        &self,
+        offset: u64,
+        place: &Place<'_, F>,
+        kind: Kind,
+        transfer: impl Fn(RegionRange<F::Memory>) -> Transfer<'static, F::Memory>,
+    ) -> Result<(), OperationError> {
+        let Place { region: buffer, tenant, at, length } = place;
+        let (node, length, size) = (&self.lmr.running.node, u64::from(*length), self.lmr.length);
+        if offset > size || length > size - offset {
+            return Err(AccessError::OutOfBounds { offset, length, size }.into());
+        }
+        let time = self.time.unwrap_or_else(|| nanos(node.config.timeout));
+        let until = node.fabric.host().now().saturating_add(time);
+        let mut state = node.state();
+        let begun = state.handles.begin(buffer.handle, kind, *at, length);
+        let is_own = begun.as_ref().is_ok_and(|operation| {
+            let mut parts = operation.layout.cut(*at, length, u32::MAX);
+            parts.all(|part| part.node == node.me && state.space.tenant(part.extent) == Some(*tenant))
+        });
+        drop(state);
+        let operation = begun.map_err(|error| node.refused(buffer.handle, error))?;
+        let moved = match is_own {
+            true => self.with_parts(offset, operation.layout.cut(*at, length, u32::MAX), until, transfer),
+            false => Err(Box::new(RequestError::NoDirect(NoDirect::Shared)).into()),
+        };
+        // Nothing uses the memory any more: a path that gives a connection up destroys its queue pair.
+        node.end(operation);
+        moved
+    }
+
+    /// Moves bytes to or from each part of a buffer, which are on this node.
+    fn with_parts(
+        &self,
+        offset: u64,
+        parts: Cuts<'_>,
+        until: Nanos,
+        transfer: impl Fn(RegionRange<F::Memory>) -> Transfer<'static, F::Memory>,
+    ) -> Result<(), OperationError> {
+        let node = &self.lmr.running.node;
+        for Cut { extent, offset: start, length, at, .. } in parts {
+            let after = |error: OperationError| if at > 0 { error.after_parts() } else { error };
+            let place = node.arena.range(extent, start, length.into());
+            let range = place.map(|(memory, start)| memory.range(start as u64, length.into()));
+            let range = match range {
+                Some(Ok(range)) => range,
+                Some(Err(RangeError::Register(source))) => {
+                    return Err(after(BufferError::Register(source).into()));
+                }
+                _ => return Err(after(OperationError::Place { node: node.name_of(node.me) })),
+            };
+            let left = until.saturating_sub(node.fabric.host().now());
+            let target = Target { time: Some(left), ..self.target() };
+            node.transfer(target, offset + at, transfer(range)).map_err(after)?;
+        }
+        Ok(())
     }
 }
 

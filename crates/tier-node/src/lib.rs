@@ -77,7 +77,7 @@ mod within;
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
 pub use arena::{MemorySource, Progress};
 pub use asynchronous::{AsyncConfig, Asynchronous, Operation, TimedLmr, TimedOperation, Transferred};
-pub use buffer::Buffer;
+pub use buffer::{Buffer, range_within};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};
 pub use direct::{Bytes, Direct, DirectMemory};
