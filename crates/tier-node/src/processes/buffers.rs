@@ -2,10 +2,11 @@
 //! process name places in them, and the node reads and writes there in place.
 
 use super::registry::{Process, Registry, Usage};
+use crate::error::RequestError;
 use crate::lmr::Lmr;
 use crate::node::Node;
 use crate::spec::Spec;
-use dunlin_fabric::Fabric;
+use dunlin_fabric::{Fabric, RangeError};
 use dunlin_tier::process::{Opened, Problem, Secret};
 use dunlin_tier::{Kind, Principal};
 use std::collections::BTreeMap;
@@ -86,6 +87,22 @@ impl<F: Fabric> Node<F> {
         self.end(operation);
         is_so
     }
+
+    /// Makes the memory of a region usable as the local side of requests. The first time, an RNIC registers it, which takes
+    /// about a second for some GiB: operations do not wait for that.
+    fn prepare_local(&self, region: &Lmr<F>) -> Result<(), RequestError> {
+        let operation = self.state().handles.begin(region.handle, Kind::Read, 0, region.length)?;
+        let prepared = operation.layout.pieces().iter().try_for_each(|piece| {
+            let place = self.arena.range(piece.extent, piece.offset, piece.length.into());
+            match place.map(|(memory, at)| memory.range(at as u64, piece.length.into())) {
+                Some(Err(RangeError::Register(source))) => Err(source.into()),
+                // Operations find a place that does not exist, which no region of this node has.
+                _ => Ok(()),
+            }
+        });
+        self.end(operation);
+        prepared
+    }
 }
 
 impl<F: Fabric, P: Fabric> Registry<F, P> {
@@ -105,6 +122,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         }
         process.check_room(limits.handles)?;
         let region = process.tier.malloc(length, Spec::owned_by(process.buffers.tenant.clone()))?;
+        self.tier.node().prepare_local(&region)?;
         let region_number = self.region_number(region.id);
         let handle = self.open(process, region).map_err(|(problem, region)| {
             // Nobody got to know it.
