@@ -28,6 +28,7 @@ pub mod idle;
 pub mod inbox;
 pub mod interpose;
 pub mod keeper;
+pub mod local_buffer;
 pub mod memory;
 pub mod payload;
 pub mod queue_pair_table;
@@ -56,6 +57,7 @@ pub use host::{
 };
 pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use keeper::{KeeperError, MemoryKeeper};
+pub use local_buffer::{Loan, LocalBuffer};
 pub use memory::{Access, Memory, Region, RegionLine};
 pub use payload::{
     BufferSource, PayloadBuffers, PayloadFilling, PlainFilling, PlainPayloads, Prefetch, Pressure,

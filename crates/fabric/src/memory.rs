@@ -116,7 +116,7 @@ impl<M: Memory> Region<M> {
     }
 
     #[inline]
-    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+    pub(crate) fn at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset <= self.length() && length <= self.length() - offset, "offset out of the region");
         // SAFETY: the assertion above keeps the offset in bounds.
         unsafe { self.0.base().as_ptr().add(offset) }

@@ -47,6 +47,24 @@ impl<M: Memory> Region<M> {
         self.memory().prepare_local()?;
         Ok(RegionRange { region: self.clone(), offset: offset as usize, length: length as usize })
     }
+
+    /// Copies the bytes of a range into the region at `offset`, the last 8 bytes last. Both may be changed meanwhile, and
+    /// may overlap: each byte that arrives is an old or a new one. Panics if the offset is out of bounds.
+    #[inline]
+    pub fn copy_in_range(&self, offset: usize, source: &RegionRange<M>) {
+        let destination = self.at(offset, source.length);
+        // SAFETY: `at` checks the bounds of the destination, and the range lies in its region.
+        unsafe { copy::to_peer(source.start(), destination, source.length) }
+    }
+
+    /// Copies the bytes of the region at `offset` into a range. Both may be changed meanwhile, and may overlap: each byte
+    /// that arrives is an old or a new one. Panics if the offset is out of bounds.
+    #[inline]
+    pub fn copy_out_range(&self, offset: usize, destination: &RegionRange<M>) {
+        let source = self.at(offset, destination.length);
+        // SAFETY: `at` checks the bounds of the source, and the range lies in its region.
+        unsafe { copy::from_peer(source, destination.start(), destination.length) }
+    }
 }
 
 impl<M: Memory> RegionRange<M> {
@@ -66,6 +84,13 @@ impl<M: Memory> RegionRange<M> {
     #[inline]
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// Returns `length` bytes of the range from `from` on; `None` if they leave it.
+    #[inline]
+    pub fn part(&self, from: usize, length: usize) -> Option<RegionRange<M>> {
+        let exists = from <= self.length && length <= self.length - from;
+        exists.then(|| RegionRange { region: self.region.clone(), offset: self.offset + from, length })
     }
 
     /// Returns the address of the first byte, for back-ends. It is valid for reads and writes of
@@ -136,6 +161,41 @@ mod tests {
         region.copy_out(0, &mut all);
         assert!(all.iter().enumerate().all(|(at, byte)| (*byte == 7) == (10..30).contains(&at)));
         assert_eq!(region.range(64, 0).unwrap().copy_in(&[7; 64]), 0);
+    }
+
+    #[test]
+    fn parts_lie_in_their_range() {
+        let region = region(64);
+        region.copy_in(20, b"abcdef");
+        let range = region.range(20, 6).unwrap();
+        let mut found = [0; 2];
+        range.part(2, 2).unwrap().copy_out(0, &mut found);
+        assert_eq!(&found, b"cd");
+        assert_eq!(range.part(2, 4).unwrap().part(4, 0).unwrap().offset(), 26);
+        for (from, length) in [(0, 7), (7, 0), (6, 1), (usize::MAX, 2), (1, usize::MAX)] {
+            assert!(range.part(from, length).is_none(), "{from} {length}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_copied_between_regions() {
+        for length in [0, 1, 7, 8, 9, 63, 64, 100, 2000] {
+            let (from, to) = (region(4096), region(4096));
+            let bytes: Vec<u8> = (0..length).map(|at| at as u8 | 1).collect();
+            from.copy_in(33, &bytes);
+            to.copy_in_range(70, &from.range(33, length as u64).unwrap());
+            let back = from.range(2050, length as u64).unwrap();
+            to.copy_out_range(70, &back);
+            for (region, at) in [(&to, 70), (&from, 2050)] {
+                let mut found = vec![9; length + 2];
+                region.copy_out(at - 1, &mut found);
+                assert_eq!((found[0], found[length + 1], &found[1..=length]), (0, 0, &bytes[..]));
+            }
+        }
+        let (from, to) = (region(64), region(64));
+        let range = from.range(0, 8).unwrap();
+        let copy = std::panic::AssertUnwindSafe(|| to.copy_in_range(57, &range));
+        assert!(std::panic::catch_unwind(copy).is_err());
     }
 
     proptest! {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Tier, Lmr       the words of `dunlin_tier_node::Tier`, in a process        tier.rs, lmr.rs
+//! Buffer          memory that the node reads and writes in place              buffer.rs
 //! Within          operations, cut into requests                              within.rs
 //! Operations      lists of operations                                        list.rs
 //! Guard           locks and barriers                                          locks.rs
@@ -18,6 +19,7 @@
 
 mod announce;
 mod attachment;
+mod buffer;
 mod calls;
 mod direct;
 mod list;
@@ -29,6 +31,7 @@ mod within;
 
 pub use announce::Announced;
 pub use attachment::{AttachConfig, AttachError, default_address, gateway_address};
+pub use buffer::Buffer;
 pub use calls::{Calls, Request};
 pub use direct::{Direct, Granted};
 pub use list::Operations;
@@ -43,7 +46,7 @@ pub use dunlin_tier::process::{
 };
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
-    Asynchronous, Bytes, DirectMemory, Done, EachCall, ListError, Listed, Listing, LockError, NoDirect,
-    Operation, OperationError, Outcomes, Priority, PublishError, Published, ReceiveError, RequestError,
-    Rights, Source, Spec,
+    Asynchronous, BufferError, Bytes, DirectMemory, Done, EachCall, ListError, Listed, Listing, LockError,
+    NoDirect, Operation, OperationError, Outcomes, Priority, PublishError, Published, ReceiveError,
+    RequestError, Rights, Source, Spec,
 };

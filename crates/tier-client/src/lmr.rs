@@ -102,7 +102,7 @@ impl<P: Fabric> Lmr<P> {
         Within { lmr: self, time: Some(time), priority: self.priority }
     }
 
-    fn usually(&self) -> Within<'_, P> {
+    pub(crate) fn usually(&self) -> Within<'_, P> {
         Within { lmr: self, time: None, priority: self.priority }
     }
 

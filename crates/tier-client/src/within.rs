@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The ranges of an operation, each with its offset in the operation.
-fn parts(length: u64, most: u32) -> impl DoubleEndedIterator<Item = (u64, u32)> {
+pub(crate) fn parts(length: u64, most: u32) -> impl DoubleEndedIterator<Item = (u64, u32)> {
     let most = u64::from(most);
     (0..length.div_ceil(most)).map(move |part| (part * most, (length - part * most).min(most) as u32))
 }
@@ -30,7 +30,7 @@ pub(crate) fn nothing(answer: &[u8]) -> Result<(), Malformed> {
 }
 
 /// The error of an operation of which `done` bytes were executed before.
-fn after(done: u64, failed: impl Into<OperationError>) -> OperationError {
+pub(crate) fn after(done: u64, failed: impl Into<OperationError>) -> OperationError {
     let error = failed.into();
     if done == 0 || error.may_have_executed() {
         return error;
@@ -66,7 +66,7 @@ impl<P: Fabric> Within<'_, P> {
     }
 
     /// Begins the time of an operation.
-    fn begin(&self) -> Result<Nanos, OperationError> {
+    pub(crate) fn begin(&self) -> Result<Nanos, OperationError> {
         self.lmr.attachment.begin(self.time)
     }
 

@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::operate::{Target, Turn};
 use crate::path::{Deadline, Path};
 use crate::qos::Class;
-use dunlin_fabric::{Fabric, Host, Nanos, Work};
+use dunlin_fabric::{Fabric, Host, Memory, Nanos, Work};
 use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::{AccessError, Kind, Layout, LmrId, NodeId, Operation, Priority};
 use std::collections::BTreeSet;
@@ -42,7 +42,10 @@ pub(crate) struct Posted<F: Fabric> {
 
 impl<F: Fabric> Posted<F> {
     /// Makes the operations independent of their caller's memory.
-    pub(crate) fn keep<'a>(&self, items: impl IntoIterator<Item = Item<'a>>) -> Vec<Item<'static>> {
+    pub(crate) fn keep<'a>(
+        &self,
+        items: impl IntoIterator<Item = Item<'a, F::Memory>>,
+    ) -> Vec<Item<'static, F::Memory>> {
         items.into_iter().enumerate().map(|(place, item)| item.keep(place < self.next)).collect()
     }
 
@@ -77,7 +80,7 @@ impl<F: Fabric> Posted<F> {
 #[derive(Debug)]
 pub(crate) struct Flight<F: Fabric> {
     posted: Posted<F>,
-    items: Vec<Item<'static>>,
+    items: Vec<Item<'static, F::Memory>>,
     /// One for each item, or one for all of them.
     operations: Vec<Operation>,
     deadline: Deadline,
@@ -89,7 +92,7 @@ impl<F: Fabric> Flight<F> {
     pub(crate) fn new(
         node: &Node<F>,
         posted: Posted<F>,
-        items: Vec<Item<'static>>,
+        items: Vec<Item<'static, F::Memory>>,
         operations: impl IntoIterator<Item = Operation>,
         mut deadline: Deadline,
     ) -> Box<Self> {
@@ -110,7 +113,7 @@ impl<F: Fabric> Flight<F> {
             return is_over;
         }
         // The rest of a list has to be posted still; there is an operation for each item.
-        let mut placed: Vec<Item<'_>> = std::mem::take(items);
+        let mut placed: Vec<Item<'_, F::Memory>> = std::mem::take(items);
         for (item, operation) in placed.iter_mut().zip(&*operations).skip(posted.next) {
             item.place(&operation.layout);
         }
@@ -156,7 +159,9 @@ impl<F: Fabric> Flight<F> {
 }
 
 /// Returns the outcome of an operation with several parts in sequence.
-fn merge<'a>(items: impl IntoIterator<Item = Item<'a>>) -> (Result<u64, OperationError>, BTreeSet<NodeId>) {
+fn merge<'a, M: Memory>(
+    items: impl IntoIterator<Item = Item<'a, M>>,
+) -> (Result<u64, OperationError>, BTreeSet<NodeId>) {
     let (mut outcome, mut uncertain) = (Ok(0), BTreeSet::new());
     for mut item in items {
         uncertain.append(&mut item.uncertain);
@@ -168,7 +173,7 @@ fn merge<'a>(items: impl IntoIterator<Item = Item<'a>>) -> (Result<u64, Operatio
 }
 
 /// Returns the outcome of an operation of a list.
-pub(crate) fn list_outcome(item: Item<'_>) -> (Result<Done, OperationError>, BTreeSet<NodeId>) {
+pub(crate) fn list_outcome<M: Memory>(item: Item<'_, M>) -> (Result<Done, OperationError>, BTreeSet<NodeId>) {
     let done = match item.transfer.kind() {
         Kind::Atomic => Done::Old(item.value),
         Kind::Read | Kind::Write => Done::Moved,
@@ -192,7 +197,7 @@ impl<F: Fabric> Node<F> {
         &self,
         class: &Class,
         bytes: u64,
-        items: &mut [Item<'_>],
+        items: &mut [Item<'_, F::Memory>],
         is_sequence: bool,
         deadline: &mut Deadline,
     ) -> Option<(Posted<F>, bool)> {
@@ -214,7 +219,7 @@ impl<F: Fabric> Node<F> {
         target: Target<'_>,
         owner: LmrId,
         offset: u64,
-        transfer: Transfer<'_>,
+        transfer: Transfer<'_, F::Memory>,
     ) -> Attempted<F, Result<u64, OperationError>> {
         let (kind, length) = (transfer.kind(), transfer.len() as u64);
         self.attempt_sequence(target, owner, kind, (offset, length), [(offset, transfer)])
@@ -238,7 +243,7 @@ impl<F: Fabric> Node<F> {
         owner: LmrId,
         kind: Kind,
         (offset, length): (u64, u64),
-        parts: [(u64, Transfer<'_>); N],
+        parts: [(u64, Transfer<'_, F::Memory>); N],
     ) -> Attempted<F, Result<u64, OperationError>> {
         if length > MAX_HERE.into() {
             return Attempted::Waits;
@@ -286,7 +291,7 @@ impl<F: Fabric> Node<F> {
         owner: LmrId,
         length: u64,
         layout: &Layout,
-        items: &mut [Item<'_>],
+        items: &mut [Item<'_, F::Memory>],
         deadline: &mut Deadline,
     ) -> Begun<F> {
         let (host, capabilities) = (self.fabric.host(), self.fabric.capabilities());
@@ -338,7 +343,7 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Returns whether all bytes are on one other node.
-    fn is_on_one_other(&self, items: &[Item<'_>]) -> bool {
+    fn is_on_one_other(&self, items: &[Item<'_, F::Memory>]) -> bool {
         let mut nodes = items.iter().flat_map(Item::nodes);
         let first = nodes.next();
         first.is_some_and(|first| first != self.me && nodes.all(|node| node == first))

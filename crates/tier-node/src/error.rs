@@ -314,6 +314,29 @@ pub enum ReceiveError {
     Node(#[from] RequestError),
 }
 
+/// The reason why a buffer of the application cannot be used by an operation.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BufferError {
+    /// The range leaves the buffer, or ends before it starts.
+    #[error("the range from {start} to {end} is not in a buffer of {size} bytes")]
+    Outside {
+        /// The first position of the range.
+        start: usize,
+        /// The position behind its last.
+        end: usize,
+        /// The length of the buffer in bytes.
+        size: usize,
+    },
+    /// The buffer was made by another node than the one that has mapped the region.
+    #[error("the buffer belongs to another tier than the region: make one with the tier that mapped it")]
+    OtherTier,
+    /// The memory of the buffer stayed with the NIC after a failed operation, and no other memory can be registered.
+    /// The bytes are still there. A later operation tries again.
+    #[error("an operation that failed has the memory of the buffer, and no other memory can be registered")]
+    Register(#[from] RegisterError),
+}
+
 /// The reason why a `read`, `write` or atomic failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -406,6 +429,9 @@ pub enum OperationError {
     /// The share of the principal does not permit the priority; nothing was posted.
     #[error(transparent)]
     Qos(#[from] QosError),
+    /// The buffer cannot be used; nothing was posted.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
     /// Queues or memory for a path could not be made; nothing was posted.
     #[error("a path could not be made")]
     Resources(#[source] Box<RequestError>),
@@ -475,6 +501,7 @@ impl OperationError {
             | OperationError::Busy
             | OperationError::Limit { .. }
             | OperationError::Qos(_)
+            | OperationError::Buffer(_)
             | OperationError::Resources(_)
             | OperationError::QueueFull { .. }
             | OperationError::Ended => false,

@@ -3,15 +3,19 @@
 use crate::error::OperationError;
 use crate::node::Node;
 use crate::path::Stop;
-use dunlin_fabric::{Atomics, Fabric, Host, Work};
+use dunlin_fabric::{Atomics, Fabric, Host, Memory, RegionRange, Work};
 use dunlin_tier::{Cut, Cuts, Kind, Layout, NodeId};
 use std::collections::BTreeSet;
 
 /// The caller's side of an operation.
 #[derive(Debug)]
-pub(crate) enum Transfer<'a> {
+pub(crate) enum Transfer<'a, M: Memory> {
     Read(&'a mut [u8]),
     Write(&'a [u8]),
+    /// A read into registered memory, in place.
+    ReadInto(RegionRange<M>),
+    /// A write from registered memory, in place.
+    WriteFrom(RegionRange<M>),
     /// A read into memory of its own, which outlives the caller's turn.
     Keep(Vec<u8>),
     /// A write from memory of its own.
@@ -20,7 +24,7 @@ pub(crate) enum Transfer<'a> {
     Change(Change),
 }
 
-impl Transfer<'_> {
+impl<M: Memory> Transfer<'_, M> {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -28,6 +32,7 @@ impl Transfer<'_> {
             Transfer::Keep(into) => into.len(),
             Transfer::Write(from) => from.len(),
             Transfer::Put(from) => from.len(),
+            Transfer::ReadInto(range) | Transfer::WriteFrom(range) => range.length(),
             Transfer::Change(_) => 8,
         }
     }
@@ -35,8 +40,8 @@ impl Transfer<'_> {
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         match self {
-            Transfer::Read(_) | Transfer::Keep(_) => Kind::Read,
-            Transfer::Write(_) | Transfer::Put(_) => Kind::Write,
+            Transfer::Read(_) | Transfer::Keep(_) | Transfer::ReadInto(_) => Kind::Read,
+            Transfer::Write(_) | Transfer::Put(_) | Transfer::WriteFrom(_) => Kind::Write,
             Transfer::Change(_) => Kind::Atomic,
         }
     }
@@ -46,33 +51,35 @@ impl Transfer<'_> {
         if let Transfer::Keep(into) = self { std::mem::take(into) } else { Vec::new() }
     }
 
-    /// Returns the bytes that it writes.
+    /// Returns the bytes that are copied before they are written.
     #[inline]
     pub(crate) fn outgoing(&self) -> &[u8] {
         match self {
             Transfer::Write(from) => from,
             Transfer::Put(from) => from,
-            Transfer::Read(_) | Transfer::Keep(_) | Transfer::Change(_) => &[],
+            _ => &[],
         }
     }
 
-    /// Returns the memory for the bytes that it reads.
+    /// Returns the memory for bytes that are copied after they were read.
     #[inline]
     pub(crate) fn incoming(&mut self) -> Option<&mut [u8]> {
         match self {
             Transfer::Read(into) => Some(into),
             Transfer::Keep(into) => Some(into),
-            Transfer::Write(_) | Transfer::Put(_) | Transfer::Change(_) => None,
+            _ => None,
         }
     }
 
     #[inline]
-    pub(crate) fn reborrow(&mut self) -> Transfer<'_> {
+    pub(crate) fn reborrow(&mut self) -> Transfer<'_, M> {
         match self {
             Transfer::Read(into) => Transfer::Read(into),
             Transfer::Keep(into) => Transfer::Read(into),
             Transfer::Write(from) => Transfer::Write(from),
             Transfer::Put(from) => Transfer::Write(from),
+            Transfer::ReadInto(range) => Transfer::ReadInto(range.clone()),
+            Transfer::WriteFrom(range) => Transfer::WriteFrom(range.clone()),
             Transfer::Change(change) => Transfer::Change(*change),
         }
     }
@@ -80,11 +87,11 @@ impl Transfer<'_> {
 
 /// An operation on a path; the caller has checked its range.
 #[derive(Debug)]
-pub(crate) struct Item<'a> {
+pub(crate) struct Item<'a, M: Memory> {
     /// `None` for one that was kept.
     layout: Option<&'a Layout>,
     offset: u64,
-    pub(crate) transfer: Transfer<'a>,
+    pub(crate) transfer: Transfer<'a, M>,
     /// A part of it was posted, or copied.
     pub(crate) is_begun: bool,
     pub(crate) error: Option<OperationError>,
@@ -94,9 +101,9 @@ pub(crate) struct Item<'a> {
     pub(crate) value: u64,
 }
 
-impl<'a> Item<'a> {
+impl<'a, M: Memory> Item<'a, M> {
     #[inline]
-    pub(crate) fn new(layout: &'a Layout, offset: u64, transfer: Transfer<'a>) -> Item<'a> {
+    pub(crate) fn new(layout: &'a Layout, offset: u64, transfer: Transfer<'a, M>) -> Item<'a, M> {
         let uncertain = BTreeSet::new();
         Item { layout: Some(layout), offset, transfer, is_begun: false, error: None, uncertain, value: 0 }
     }
@@ -112,7 +119,7 @@ impl<'a> Item<'a> {
 
     /// Makes the operation independent of its caller's memory. It has no places then, until it gets some by
     /// [`place`](Item::place) because it was not posted.
-    pub(crate) fn keep(self, is_posted: bool) -> Item<'static> {
+    pub(crate) fn keep(self, is_posted: bool) -> Item<'static, M> {
         let Item { offset, is_begun, error, uncertain, value, .. } = self;
         let transfer = match self.transfer {
             Transfer::Read(into) => Transfer::Keep(into.to_vec()),
@@ -121,6 +128,8 @@ impl<'a> Item<'a> {
             Transfer::Write(_) | Transfer::Put(_) if is_posted => Transfer::Write(&[]),
             Transfer::Write(from) => Transfer::Put(from.to_vec()),
             Transfer::Put(from) => Transfer::Put(from),
+            Transfer::ReadInto(range) => Transfer::ReadInto(range),
+            Transfer::WriteFrom(range) => Transfer::WriteFrom(range),
             Transfer::Change(change) => Transfer::Change(change),
         };
         Item { layout: None, offset, transfer, is_begun, error, uncertain, value }
@@ -136,18 +145,18 @@ impl<'a> Item<'a> {
     }
 
     /// Returns the nodes of its bytes.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<'a> {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<'a, M> {
         self.cuts(u32::MAX).map(|cut| cut.node)
     }
 
     /// Returns whether a path is needed: a part is on another node, or changed by the device.
-    pub(crate) fn needs_path<F: Fabric>(&self, node: &Node<F>) -> bool {
+    pub(crate) fn needs_path<F: Fabric<Memory = M>>(&self, node: &Node<F>) -> bool {
         self.nodes().any(|to| !self.is_here(node, to))
     }
 
     /// Returns whether the processor does the part at a node. Atomics of a device are not atomic with those of processors,
     /// so they go over a connection to this node.
-    pub(crate) fn is_here<F: Fabric>(&self, node: &Node<F>, to: NodeId) -> bool {
+    pub(crate) fn is_here<F: Fabric<Memory = M>>(&self, node: &Node<F>, to: NodeId) -> bool {
         let changes = matches!(self.transfer, Transfer::Change(_));
         to == node.me && (!changes || node.fabric.capabilities().atomics == Atomics::Processors)
     }
@@ -157,14 +166,14 @@ impl<'a> Item<'a> {
     }
 
     /// Copies its bytes, all of which are on this node.
-    pub(crate) fn copy_here<F: Fabric>(&mut self, node: &Node<F>) {
+    pub(crate) fn copy_here<F: Fabric<Memory = M>>(&mut self, node: &Node<F>) {
         for cut in self.cuts(u32::MAX) {
             self.copy_part(node, &cut);
         }
     }
 
     /// Copies or changes a part that lies on this node. A place that does not exist is the operation's error.
-    pub(crate) fn copy_part<F: Fabric>(&mut self, node: &Node<F>, cut: &Cut) {
+    pub(crate) fn copy_part<F: Fabric<Memory = M>>(&mut self, node: &Node<F>, cut: &Cut) {
         let Some((memory, offset)) = node.arena.range(cut.extent, cut.offset, cut.length.into()) else {
             return self.fail(OperationError::Place { node: node.name_of(node.me) });
         };
@@ -174,6 +183,16 @@ impl<'a> Item<'a> {
             Transfer::Keep(into) => memory.copy_out(offset, &mut into[at..at + length]),
             Transfer::Write(from) => memory.copy_in(offset, &from[at..at + length]),
             Transfer::Put(from) => memory.copy_in(offset, &from[at..at + length]),
+            Transfer::ReadInto(range) => {
+                if let Some(part) = range.part(at, length) {
+                    memory.copy_out_range(offset, &part);
+                }
+            }
+            Transfer::WriteFrom(range) => {
+                if let Some(part) = range.part(at, length) {
+                    memory.copy_in_range(offset, &part);
+                }
+            }
             Transfer::Change(Change::Add(add)) => self.value = memory.fetch_add(offset, *add),
             Transfer::Change(Change::Swap { expected, swap }) => {
                 self.value = memory.compare_swap(offset, *expected, *swap);

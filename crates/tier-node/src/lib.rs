@@ -8,6 +8,7 @@
 //! Within                operations with a time of their own                   within.rs
 //! Operations            lists of operations                                   list.rs
 //! Asynchronous          operations as futures                                 asynchronous.rs
+//! Buffer                memory that the NIC reads and writes in place          buffer.rs
 //! Direct                loads and stores of bytes on the own node               direct.rs
 //! Published             bytes that exist get a name                           publish.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
@@ -35,6 +36,7 @@ mod any;
 mod arena;
 mod asynchronous;
 mod attempt;
+mod buffer;
 mod calling;
 mod calls;
 mod cleaner;
@@ -75,10 +77,13 @@ mod within;
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
 pub use arena::{MemorySource, Progress};
 pub use asynchronous::{AsyncConfig, Asynchronous, Operation, TimedLmr, TimedOperation, Transferred};
+pub use buffer::{Buffer, range_within};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};
 pub use direct::{Bytes, Direct, DirectMemory};
-pub use error::{JoinError, ListError, OperationError, PublishError, ReceiveError, RequestError};
+pub use error::{
+    BufferError, JoinError, ListError, OperationError, PublishError, ReceiveError, RequestError,
+};
 pub use list::{Done, Operations, Outcomes, check_list_size};
 pub use lmr::Lmr;
 pub use locks::{Guard, LockError};

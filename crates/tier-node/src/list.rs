@@ -45,7 +45,7 @@ pub type Outcomes = Vec<Result<Done, OperationError>>;
 struct Entry<'a, F: Fabric> {
     lmr: &'a Lmr<F>,
     offset: u64,
-    transfer: Transfer<'a>,
+    transfer: Transfer<'a, F::Memory>,
     /// The outcome, once there is one.
     outcome: Option<Result<Done, OperationError>>,
 }
@@ -113,7 +113,7 @@ impl<'a, F: Fabric> Operations<'a, F> {
         self.add(lmr, offset, Transfer::Change(Change::Swap { expected, swap }))
     }
 
-    fn add(mut self, lmr: &'a Lmr<F>, offset: u64, transfer: Transfer<'a>) -> Self {
+    fn add(mut self, lmr: &'a Lmr<F>, offset: u64, transfer: Transfer<'a, F::Memory>) -> Self {
         self.entries.push(Entry { lmr, offset, transfer, outcome: None });
         self
     }
@@ -210,7 +210,7 @@ impl<F: Fabric> Operations<'_, F> {
         let pairs = self.entries.iter_mut().zip(&begun);
         let items = pairs
             .map(|(entry, operation)| Item::new(&operation.layout, entry.offset, entry.transfer.reborrow()));
-        let mut items: Vec<Item<'_>> = items.collect();
+        let mut items: Vec<Item<'_, F::Memory>> = items.collect();
         let posted = node.post(&class, bytes, &mut items, false, &mut deadline);
         if posted.is_some() {
             node.qos.count(class.priority, operations, bytes);

@@ -75,7 +75,7 @@ impl<F: Fabric> Lmr<F> {
         self.usually().with_priority(priority)
     }
 
-    fn usually(&self) -> Within<'_, F> {
+    pub(crate) fn usually(&self) -> Within<'_, F> {
         Within { lmr: self, time: None, class: None }
     }
 

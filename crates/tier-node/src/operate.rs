@@ -291,7 +291,7 @@ impl<F: Fabric> Node<F> {
         &self,
         target: Target<'_>,
         offset: u64,
-        mut transfer: Transfer<'_>,
+        mut transfer: Transfer<'_, F::Memory>,
     ) -> Result<(), OperationError> {
         let (length, kind) = (transfer.len() as u64, transfer.kind());
         self.operate(target, kind, (offset, length), |path, layout, deadline| {
@@ -314,7 +314,7 @@ impl<F: Fabric> Node<F> {
         &self,
         target: Target<'_>,
         offset: u64,
-        transfer: Transfer<'_>,
+        transfer: Transfer<'_, F::Memory>,
     ) -> Result<bool, OperationError> {
         let (length, kind) = (transfer.len() as u64, transfer.kind());
         let begun = self.state().handles.begin(target.handle, kind, offset, length);

@@ -227,7 +227,7 @@ impl<F: Fabric> Path<F> {
     pub(crate) fn run_one(
         &mut self,
         node: &Node<F>,
-        mut item: Item<'_>,
+        mut item: Item<'_, F::Memory>,
         deadline: &mut Deadline,
     ) -> Result<u64, Stop> {
         self.run(node, std::slice::from_mut(&mut item), deadline).map_err(Stop::Connect)?;
@@ -242,7 +242,7 @@ impl<F: Fabric> Path<F> {
     pub(crate) fn run(
         &mut self,
         node: &Node<F>,
-        items: &mut [Item<'_>],
+        items: &mut [Item<'_, F::Memory>],
         deadline: &mut Deadline,
     ) -> Result<(), NodeId> {
         self.begin();
@@ -323,7 +323,12 @@ impl<F: Fabric> Path<F> {
 
     /// Begins operations that [`post`](Path::post) posts. Checks connections and places, and that the parts of each, or of
     /// a whole sequence, may be under way at the same time; returns whether all of it is so.
-    pub(crate) fn is_ready(&mut self, node: &Node<F>, items: &mut [Item<'_>], is_sequence: bool) -> bool {
+    pub(crate) fn is_ready(
+        &mut self,
+        node: &Node<F>,
+        items: &mut [Item<'_, F::Memory>],
+        is_sequence: bool,
+    ) -> bool {
         self.begin();
         let parts = items.iter().map(|item| item.cuts(self.step).count());
         let most = if is_sequence { parts.sum() } else { parts.max().unwrap_or(0) };
@@ -336,7 +341,7 @@ impl<F: Fabric> Path<F> {
     pub(crate) fn post(
         &mut self,
         node: &Node<F>,
-        items: &mut [Item<'_>],
+        items: &mut [Item<'_, F::Memory>],
         next: &mut usize,
         is_sequence: bool,
         deadline: &mut Deadline,
@@ -364,7 +369,12 @@ impl<F: Fabric> Path<F> {
 
     /// Takes the completions that are there, and gives up connections that ended, or all of them if the operations are
     /// late. Returns whether all parts are over. Does not wait.
-    pub(crate) fn advance(&mut self, node: &Node<F>, items: &mut [Item<'_>], is_late: bool) -> bool {
+    pub(crate) fn advance(
+        &mut self,
+        node: &Node<F>,
+        items: &mut [Item<'_, F::Memory>],
+        is_late: bool,
+    ) -> bool {
         self.take_completions(node, items);
         self.is_late |= is_late;
         self.give_up_lost(node, items);
@@ -384,7 +394,7 @@ impl<F: Fabric> Path<F> {
 
     /// Checks that there are connections for all parts of an operation, and that their places exist: a wrong record must
     /// not break a connection that others use.
-    fn check(&self, node: &Node<F>, item: &mut Item<'_>) -> Result<(), NodeId> {
+    fn check(&self, node: &Node<F>, item: &mut Item<'_, F::Memory>) -> Result<(), NodeId> {
         for cut in item.cuts(u32::MAX) {
             let exists = if item.is_here(node, cut.node) {
                 node.arena.range(cut.extent, cut.offset, cut.length.into()).is_some()
@@ -403,7 +413,13 @@ impl<F: Fabric> Path<F> {
     }
 
     /// Posts all parts of an operation that has no error, and copies those on this node. Waits for room.
-    fn post_item(&mut self, node: &Node<F>, items: &mut [Item<'_>], place: usize, deadline: &mut Deadline) {
+    fn post_item(
+        &mut self,
+        node: &Node<F>,
+        items: &mut [Item<'_, F::Memory>],
+        place: usize,
+        deadline: &mut Deadline,
+    ) {
         let mut longest = match &items[place].transfer {
             Transfer::Write(from) if from.len() >= SPLIT => {
                 let first = (from.len() / FIRST_PART).next_multiple_of(4096);
@@ -440,13 +456,13 @@ impl<F: Fabric> Path<F> {
     }
 
     /// Waits for all parts in flight, also after a failure: parts that are not known to be over count as uncertain.
-    fn drain(&mut self, node: &Node<F>, items: &mut [Item<'_>], deadline: &mut Deadline) {
+    fn drain(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>], deadline: &mut Deadline) {
         while self.in_flight > 0 {
             self.reap(node, items, deadline);
         }
     }
 
-    fn post_part(&mut self, node: &Node<F>, items: &mut [Item<'_>], place: usize, cut: &Cut) {
+    fn post_part(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>], place: usize, cut: &Cut) {
         let item = &mut items[place];
         let connection = self.peers.get(usize::from(cut.node.0)).and_then(Option::as_ref);
         let Some(connection) = connection.filter(|_| !self.is_late) else {
@@ -475,13 +491,21 @@ impl<F: Fabric> Path<F> {
             Transfer::Write(_) | Transfer::Put(_) => {
                 let from = item.transfer.outgoing();
                 // As many parts fit the staging memory as may be in flight.
-                let Ok(mut buffer) = self.staging.reserve(length) else { return no_staging(node, item, cut) };
+                let Ok(mut buffer) = self.staging.reserve(length) else { return no_part(node, item, cut) };
                 buffer.copy_from_slice(&from[at..at + length]);
                 self.fabric.host().charge(Work::CopyBytes, cut.length);
                 Operation::Write { data: Data::Buffer(buffer), key, offset, immediate: None }
             }
+            Transfer::ReadInto(range) => {
+                let Some(into) = range.part(at, length) else { return no_part(node, item, cut) };
+                Operation::ReadInto { from: RemoteSlice { key, offset, length: cut.length }, into }
+            }
+            Transfer::WriteFrom(range) => {
+                let Some(from) = range.part(at, length) else { return no_part(node, item, cut) };
+                Operation::Write { data: Data::Region(from), key, offset, immediate: None }
+            }
             Transfer::Read(_) | Transfer::Keep(_) => {
-                let Ok(into) = self.staging.reserve(length) else { return no_staging(node, item, cut) };
+                let Ok(into) = self.staging.reserve(length) else { return no_part(node, item, cut) };
                 Operation::Read { from: RemoteSlice { key, offset, length: cut.length }, into }
             }
             Transfer::Change(Change::Add(add)) => Operation::FetchAdd { key, offset, add: *add },
@@ -506,7 +530,7 @@ impl<F: Fabric> Path<F> {
     }
 
     /// Gives up a connection: its parts in flight are uncertain.
-    fn give_up(&mut self, node: &Node<F>, items: &mut [Item<'_>], peer: NodeId) {
+    fn give_up(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>], peer: NodeId) {
         for slot in self.slots.iter_mut().filter(|slot| slot.busy && slot.peer == peer.0) {
             slot.busy = false;
             self.in_flight -= 1;
@@ -529,7 +553,7 @@ impl<F: Fabric> Path<F> {
 
     /// Gives up the connections that ended, or all with parts in flight if the operations are late; returns whether there
     /// was one.
-    fn give_up_lost(&mut self, node: &Node<F>, items: &mut [Item<'_>]) -> bool {
+    fn give_up_lost(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>]) -> bool {
         let mut gave_up = false;
         for number in 0..DEPTH {
             let Slot { busy, peer, .. } = self.slots[number];
@@ -543,7 +567,7 @@ impl<F: Fabric> Path<F> {
     }
 
     /// Waits for at least one completion, or gives up all connections with parts in flight.
-    fn reap(&mut self, node: &Node<F>, items: &mut [Item<'_>], deadline: &mut Deadline) {
+    fn reap(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>], deadline: &mut Deadline) {
         let mut polls = 0u32;
         loop {
             if self.take_completions(node, items) {
@@ -569,7 +593,7 @@ impl<F: Fabric> Path<F> {
     }
 
     /// Takes the completions that are there; returns whether one was of these operations.
-    fn take_completions(&mut self, node: &Node<F>, items: &mut [Item<'_>]) -> bool {
+    fn take_completions(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>]) -> bool {
         let mut found = std::mem::take(&mut self.found);
         let mut any = false;
         if self.domain.poll(self.completions, &mut found, 2 * DEPTH) > 0 {
@@ -585,7 +609,7 @@ impl<F: Fabric> Path<F> {
         &mut self,
         node: &Node<F>,
         completion: Completion<F::Memory>,
-        items: &mut [Item<'_>],
+        items: &mut [Item<'_, F::Memory>],
     ) -> bool {
         let number = (completion.id.0 & 0xff) as usize;
         if completion.id.0 >> 8 != self.serial {
@@ -614,7 +638,8 @@ impl<F: Fabric> Path<F> {
     }
 }
 
-fn no_staging<F: Fabric>(node: &Node<F>, item: &mut Item<'_>, cut: &Cut) {
+/// No memory for a part.
+fn no_part<F: Fabric>(node: &Node<F>, item: &mut Item<'_, F::Memory>, cut: &Cut) {
     item.fail(OperationError::Post { node: node.name_of(cut.node), source: PostError::QueueFull });
 }
 

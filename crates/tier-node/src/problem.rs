@@ -79,6 +79,10 @@ impl From<Problem> for RequestError {
                 what: "locks and barriers that it has or waits for: give some back",
                 limit: limit.into(),
             },
+            Problem::Buffers(limit) => {
+                RequestError::Limit { what: "buffers: drop some", limit: limit.into() }
+            }
+            Problem::BufferBytes(limit) => RequestError::Limit { what: "bytes of buffers: drop some", limit },
             Problem::LockDeadline(_)
             | Problem::LockRefused { .. }
             | Problem::LockBusy(_)

@@ -7,10 +7,12 @@
 //!               REGISTER, RECEIVE, REPLY, INVOKE                     answered later
 //!               LOCK, UNLOCK, BARRIER, GIVE_UP                       answered later
 //! pool          the other READ, WRITE, atomics, lists                may wait for other nodes
+//!               READ_INTO, WRITE_FROM: in place
 //! attendants    MALLOC, MAP, FREE, MEMSET, COPY, ...                 wait for other nodes
 //! ```
 
 mod answer;
+mod buffers;
 mod direct;
 mod gateway;
 mod kept;
@@ -37,9 +39,9 @@ use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
 use dunlin_tier::process::{
-    ATTACH, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LEAVE, LET_GO, LIST, MALLOC, MAP, MEMSET,
-    MOVE, PUBLISH, READ, READ_HERE, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE, WRITE_HERE, WRITE_NOTIFY,
-    direct_name,
+    ATTACH, BUFFER, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LEAVE, LET_GO, LIST, MALLOC, MAP,
+    MEMSET, MOVE, PUBLISH, READ, READ_HERE, READ_INTO, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE, WRITE_FROM,
+    WRITE_HERE, WRITE_NOTIFY, direct_name,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,11 +67,24 @@ pub struct ProcessLimits {
     pub calls: u32,
     /// Locks and barriers that it has or waits for. Default: 256.
     pub locks: u32,
+    /// Buffers. Default: 64.
+    pub buffers: u16,
+    /// Bytes of its buffers. Default: 256 MiB. Each process with buffers takes whole extents of the node's memory.
+    pub buffer_bytes: u64,
 }
 
 impl Default for ProcessLimits {
     fn default() -> Self {
-        ProcessLimits { handles: 4096, operations: 4, connections: 64, services: 64, calls: 256, locks: 256 }
+        ProcessLimits {
+            handles: 4096,
+            operations: 4,
+            connections: 64,
+            services: 64,
+            calls: 256,
+            locks: 256,
+            buffers: 64,
+            buffer_bytes: 256 << 20,
+        }
     }
 }
 
@@ -156,9 +171,12 @@ impl<P: Fabric> ProcessServer<P> {
         for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP, RUN, WRITE_NOTIFY] {
             builder = builder.function(function, FunctionMode::Polled);
         }
+        for function in [READ_INTO, WRITE_FROM] {
+            builder = builder.function(function, FunctionMode::Pool);
+        }
         for function in [
             MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS, LEAVE,
-            DIRECT, LET_GO,
+            DIRECT, LET_GO, BUFFER,
         ] {
             builder = builder.function(function, FunctionMode::Pull);
         }

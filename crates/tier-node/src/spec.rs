@@ -9,12 +9,19 @@ pub struct Spec {
     pub(crate) name: Option<Vec<u8>>,
     pub(crate) grants: Vec<(Option<String>, Rights)>,
     pub(crate) is_direct: bool,
+    /// The user to whom the memory of a direct region belongs, in place of the region's principal.
+    pub(crate) tenant: Option<Principal>,
 }
 
 impl Spec {
     /// A region on this process's own node.
     pub fn here() -> Spec {
         Spec::default()
+    }
+
+    /// A region on this process's own node, in memory that belongs to one user alone.
+    pub(crate) fn owned_by(tenant: Principal) -> Spec {
+        Spec { is_direct: true, tenant: Some(tenant), ..Spec::default() }
     }
 
     /// A region on a node.

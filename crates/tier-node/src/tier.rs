@@ -410,7 +410,10 @@ impl<F: Fabric> Tier<F> {
             }
         };
         let memory = match spec.is_direct {
-            true => self.allocate_direct(id, length, &stores),
+            true => {
+                let tenant = spec.tenant.as_ref().unwrap_or(&self.principal);
+                self.allocate_direct(tenant, id, length, &stores)
+            }
             false => self.allocate(id, length, &stores, until),
         };
         let made = memory.and_then(|layout| {
@@ -444,8 +447,14 @@ impl<F: Fabric> Tier<F> {
         self.node().numbers_of(spec)
     }
 
-    /// Allocates the pieces of a region in memory of this node that belongs to its principal alone.
-    fn allocate_direct(&self, owner: LmrId, length: u64, stores: &[NodeId]) -> Result<Layout, RequestError> {
+    /// Allocates the pieces of a region in memory of this node that belongs to one user alone.
+    fn allocate_direct(
+        &self,
+        tenant: &Principal,
+        owner: LmrId,
+        length: u64,
+        stores: &[NodeId],
+    ) -> Result<Layout, RequestError> {
         let node = self.node();
         if stores != [node.me] {
             return Err(NoDirect::Nodes.into());
@@ -456,7 +465,7 @@ impl<F: Fabric> Tier<F> {
         if length == 0 || length.div_ceil(node.config.piece.into()) > dunlin_tier::cut::MAX_PIECES as u64 {
             return Err(RequestError::Length(length));
         }
-        let made = node.allocate(Some(&self.principal), owner, length, node.config.piece);
+        let made = node.allocate(Some(tenant), owner, length, node.config.piece);
         made.map_err(|source| RequestError::Refused { node: node.config.node.clone(), source })
     }
 

@@ -37,7 +37,7 @@ impl<F: Fabric> Within<'_, F> {
         Ok(Within { class, ..self })
     }
 
-    fn target(&self) -> Target<'_> {
+    pub(crate) fn target(&self) -> Target<'_> {
         let class = self.class.as_ref().unwrap_or(&self.lmr.class);
         Target { time: self.time, ..Target::new(self.lmr.handle, class) }
     }
@@ -85,7 +85,7 @@ impl<F: Fabric> Within<'_, F> {
     pub(crate) fn attempt(
         &self,
         offset: u64,
-        transfer: Transfer<'_>,
+        transfer: Transfer<'_, F::Memory>,
     ) -> Attempted<F, Result<u64, OperationError>> {
         self.lmr.running.node.attempt(self.target(), self.lmr.id, offset, transfer)
     }

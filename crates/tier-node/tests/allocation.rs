@@ -9,7 +9,7 @@ use dunlin_rpc::{Client, ClientConfig};
 use dunlin_tier::process::{
     ATTACH, COMPARE_SWAP, FETCH_ADD, MALLOC, Opened, ProcessRequest, READ, SERVICE, WRITE, WRITE_NOTIFY,
 };
-use dunlin_tier_node::{Lmr, Peer, Priority, ProcessConfig, ProcessServer, Spec, Tier, TierConfig};
+use dunlin_tier_node::{Buffer, Lmr, Peer, Priority, ProcessConfig, ProcessServer, Spec, Tier, TierConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,6 +50,16 @@ fn operations(region: &Lmr<ShmFabric>, rounds: u64) {
         region.write(offset, &bytes).unwrap();
         region.read(offset, &mut bytes).unwrap();
         region.fetch_add(offset & !7, 1).unwrap();
+    }
+}
+
+fn operations_in_place(region: &Lmr<ShmFabric>, buffer: &mut Buffer<ShmFabric>, rounds: u64) {
+    for round in 0..rounds {
+        let offset = round * 4093 % 100_000;
+        for length in [64, 5000] {
+            region.write_from(offset, buffer, 7..7 + length).unwrap();
+            region.read_into(offset, buffer, 7..7 + length).unwrap();
+        }
     }
 }
 
@@ -139,6 +149,11 @@ fn operations_allocate_nothing() {
         let before = CALLS.get();
         operations(region, 2500);
         assert_eq!(CALLS.get() - before, 0, "allocations of 10 000 operations");
+        let mut buffer = here.buffer(6000).unwrap();
+        operations_in_place(region, &mut buffer, 100);
+        let before = CALLS.get();
+        operations_in_place(region, &mut buffer, 2500);
+        assert_eq!(CALLS.get() - before, 0, "allocations of 10 000 operations with a buffer");
     }
     processes_allocate_nothing(&here, &nodes[1].name);
     let before = CALLS.get();

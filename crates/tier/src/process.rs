@@ -49,7 +49,7 @@ pub const ELSEWHERE: u16 = 2;
 pub const MAX_HERE: u32 = 64 << 10;
 /// The most bytes that one request of [`READ`] or [`WRITE`] moves.
 pub const MAX_MOVED: u32 = 256 << 10;
-/// The most bytes that one request of [`MEMSET`] or [`COPY`] changes.
+/// The most bytes that one request of [`MEMSET`], [`COPY`], [`READ_INTO`] or [`WRITE_FROM`] changes.
 pub const MAX_CHANGED: u32 = 4 << 20;
 /// The most nodes that a region is spread over by one request.
 pub const MAX_STORES: usize = 64;
@@ -105,6 +105,13 @@ pub const DIRECT: u16 = 34;
 /// Ends a direct mapping.
 pub const LET_GO: u16 = 35;
 
+/// As [`READ`], into a buffer of the process.
+pub const READ_INTO: u16 = 36;
+/// As [`WRITE`], from a buffer of the process.
+pub const WRITE_FROM: u16 = 37;
+/// Makes a buffer: a region without a name, in memory of this node that belongs to the process alone. Answer: [`Opened`].
+pub const BUFFER: u16 = 38;
+
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
 
@@ -140,6 +147,36 @@ pub enum ProcessRequest<'a> {
         offset: u64,
         /// The bytes.
         bytes: &'a [u8],
+    },
+    /// [`READ_INTO`].
+    ReadInto {
+        /// The priority.
+        priority: Priority,
+        /// The handle.
+        handle: u64,
+        /// The offset in bytes.
+        offset: u64,
+        /// The number of bytes.
+        length: u32,
+        /// The handle of the buffer that gets the bytes.
+        buffer: u64,
+        /// The offset in the buffer, in bytes.
+        at: u64,
+    },
+    /// [`WRITE_FROM`].
+    WriteFrom {
+        /// The priority.
+        priority: Priority,
+        /// The handle.
+        handle: u64,
+        /// The offset in bytes.
+        offset: u64,
+        /// The number of bytes.
+        length: u32,
+        /// The handle of the buffer that has the bytes.
+        buffer: u64,
+        /// The offset in the buffer, in bytes.
+        at: u64,
     },
     /// [`RUN`].
     Run {
@@ -224,6 +261,11 @@ pub enum ProcessRequest<'a> {
         /// Processes of the creator's user map it directly.
         is_direct: bool,
     },
+    /// [`BUFFER`].
+    Buffer {
+        /// The length in bytes.
+        length: u64,
+    },
     /// [`PUBLISH`].
     Publish {
         /// The handle.
@@ -305,6 +347,8 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Attach { .. } => ATTACH,
             ProcessRequest::Read { .. } => READ,
             ProcessRequest::Write { .. } => WRITE,
+            ProcessRequest::ReadInto { .. } => READ_INTO,
+            ProcessRequest::WriteFrom { .. } => WRITE_FROM,
             ProcessRequest::Run { .. } => RUN,
             ProcessRequest::WriteNotify { .. } => WRITE_NOTIFY,
             ProcessRequest::FetchAdd { .. } => FETCH_ADD,
@@ -312,6 +356,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Set { .. } => MEMSET,
             ProcessRequest::Copy { .. } => COPY,
             ProcessRequest::Malloc { .. } => MALLOC,
+            ProcessRequest::Buffer { .. } => BUFFER,
             ProcessRequest::Publish { .. } => PUBLISH,
             ProcessRequest::Map { .. } => MAP,
             ProcessRequest::Direct { .. } => DIRECT,
@@ -330,6 +375,8 @@ impl<'a> ProcessRequest<'a> {
     pub fn moves(&self) -> u64 {
         match self {
             ProcessRequest::Read { length, .. }
+            | ProcessRequest::ReadInto { length, .. }
+            | ProcessRequest::WriteFrom { length, .. }
             | ProcessRequest::Set { length, .. }
             | ProcessRequest::Copy { length, .. } => u64::from(*length),
             ProcessRequest::Write { bytes, .. } => bytes.len() as u64,
@@ -345,6 +392,8 @@ impl<'a> ProcessRequest<'a> {
         match self {
             ProcessRequest::Read { priority, .. }
             | ProcessRequest::Write { priority, .. }
+            | ProcessRequest::ReadInto { priority, .. }
+            | ProcessRequest::WriteFrom { priority, .. }
             | ProcessRequest::WriteNotify { priority, .. }
             | ProcessRequest::FetchAdd { priority, .. }
             | ProcessRequest::CompareSwap { priority, .. }
@@ -374,6 +423,11 @@ impl<'a> ProcessRequest<'a> {
                 let mut writer = writer.priority(*priority).u64(*handle).u64(*offset);
                 writer.0.extend_from_slice(bytes);
                 writer
+            }
+            ProcessRequest::ReadInto { priority, handle, offset, length, buffer, at }
+            | ProcessRequest::WriteFrom { priority, handle, offset, length, buffer, at } => {
+                let writer = writer.priority(*priority).u64(*handle).u64(*offset);
+                writer.u32(*length).u64(*buffer).u64(*at)
             }
             ProcessRequest::Run { priority, operations } => {
                 list::write(writer.priority(*priority), operations)
@@ -408,6 +462,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Unmap { handle: number }
             | ProcessRequest::Free { handle: number }
             | ProcessRequest::Direct { handle: number }
+            | ProcessRequest::Buffer { length: number }
             | ProcessRequest::LetGo { number } => writer.u64(*number),
             ProcessRequest::Move { handle, node } => writer.u64(*handle).text(node.as_bytes()),
             ProcessRequest::Grant { handle, to, rights } => writer.u64(*handle).grantee(to).rights(*rights),
@@ -439,6 +494,15 @@ impl<'a> ProcessRequest<'a> {
                 let priority = reader.priority()?;
                 let (handle, offset) = (reader.u64()?, reader.u64()?);
                 return Ok(ProcessRequest::Write { priority, handle, offset, bytes: reader.0 });
+            }
+            READ_INTO | WRITE_FROM => {
+                let priority = reader.priority()?;
+                let (handle, offset, length) = (reader.u64()?, reader.u64()?, reader.u32()?);
+                let (buffer, at) = (reader.u64()?, reader.u64()?);
+                match function {
+                    READ_INTO => ProcessRequest::ReadInto { priority, handle, offset, length, buffer, at },
+                    _ => ProcessRequest::WriteFrom { priority, handle, offset, length, buffer, at },
+                }
             }
             RUN => ProcessRequest::Run { priority: reader.priority()?, operations: list::read(&mut reader)? },
             WRITE_NOTIFY => {
@@ -491,6 +555,7 @@ impl<'a> ProcessRequest<'a> {
             MAP => ProcessRequest::Map { name: reader.name()?, rights: reader.rights()? },
             DIRECT => ProcessRequest::Direct { handle: reader.u64()? },
             LET_GO => ProcessRequest::LetGo { number: reader.u64()? },
+            BUFFER => ProcessRequest::Buffer { length: reader.u64()? },
             UNMAP => ProcessRequest::Unmap { handle: reader.u64()? },
             FREE => ProcessRequest::Free { handle: reader.u64()? },
             MOVE => ProcessRequest::Move { handle: reader.u64()?, node: reader.string()? },

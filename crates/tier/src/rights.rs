@@ -88,6 +88,13 @@ impl Principal {
         }
     }
 
+    /// Makes a principal that stands for no user, with a space in its name: one of a kind with two numbers. The kind is
+    /// cut to 16 bytes.
+    pub fn numbered(kind: &str, [high, low]: [u64; 2]) -> Principal {
+        let kind = &kind[..kind.floor_char_boundary(16)];
+        Principal(format!("{kind} {high:016x}{low:016x}").into())
+    }
+
     /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0

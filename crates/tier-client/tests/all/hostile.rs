@@ -6,7 +6,7 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
 use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED, Outcomes};
 use dunlin_tier::process::{
-    ATTACH, Attached, ELSEWHERE, FREE, LET_GO, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest,
+    ATTACH, Attached, BUFFER, ELSEWHERE, FREE, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest,
     READ, READ_HERE, REFUSED, RUN, SERVICE, WRITE_HERE,
 };
 use dunlin_tier::{AccessError, Name, Priority, Rights};
@@ -37,6 +37,10 @@ impl Raw {
 
     pub(crate) fn ask(&mut self, request: &ProcessRequest<'_>) -> Answer {
         send(&mut self.client, request.function(), request)
+    }
+
+    pub(crate) fn secret(&self) -> dunlin_tier::process::Secret {
+        self.attached.secret
     }
 
     pub(crate) fn malloc(&mut self, length: u64, node: &str) -> Opened {
@@ -84,6 +88,15 @@ fn with_handle(handle: u64, own: u64) -> Vec<ProcessRequest<'static>> {
         ProcessRequest::Set { handle, offset, length, value: 1 },
         ProcessRequest::Copy { handle, offset, length, to: own, target: 0 },
         ProcessRequest::Copy { handle: own, offset, length, to: handle, target: 0 },
+        ProcessRequest::ReadInto { priority: Priority::High, handle, offset, length, buffer: own, at: 0 },
+        ProcessRequest::WriteFrom {
+            priority: Priority::High,
+            handle: own,
+            offset,
+            length,
+            buffer: handle,
+            at: 0,
+        },
         ProcessRequest::Grant { handle, to, rights: Rights::READ },
         ProcessRequest::Publish { handle, nodes: Vec::new(), name: name("hostile"), grants: Vec::new() },
         ProcessRequest::Move { handle, node: "two".to_owned() },
@@ -343,11 +356,11 @@ fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_s
 /// A request with bytes changed, cut or added, or any bytes.
 fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let numbers = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0u64..9000];
-    let functions = prop_oneof![READ..=LIST, RUN..=LET_GO];
+    let functions = prop_oneof![READ..=LIST, RUN..=BUFFER];
     let valid = (functions, prop::collection::vec(numbers, 0..6)).prop_map(|(function, numbers)| {
         (function, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
     });
-    let noise = (prop_oneof![0u16..20, RUN..=LET_GO], prop::collection::vec(any::<u8>(), 0..200));
+    let noise = (prop_oneof![0u16..20, RUN..=BUFFER], prop::collection::vec(any::<u8>(), 0..200));
     // Lists of operations whose fields are any numbers.
     let list = prop::collection::vec((0u8..4, any::<u64>(), 0u64..9000, 0u32..300), 0..5).prop_map(|list| {
         let operation = |(kind, handle, offset, number): (u8, u64, u64, u32)| {

@@ -66,6 +66,7 @@ fn handles_and_mappings_of_processes_outlive_their_node() {
     let shared = here.malloc(4096, Spec::here().named("direct").direct()).unwrap();
     let direct = shared.direct().unwrap();
     direct.store(8, 40).unwrap();
+    let mut buffer = here.buffer(100_000).unwrap();
     let gone = here.malloc(4096, Spec::here()).unwrap();
     drop(gone);
     wait("the freed region", || (used(&here) > empty).then_some(()));
@@ -85,6 +86,15 @@ fn handles_and_mappings_of_processes_outlive_their_node() {
         assert_eq!(shared.fetch_add(8, 1).unwrap(), 40 + life);
         assert_eq!((direct.load(8), shared.fetch_add(16, 0).unwrap()), (Ok(41 + life), 50 + life));
         assert!(matches!(view.write(0, b"x"), Err(OperationError::Access(AccessError::Denied { .. }))));
+        buffer.copy_in(0, &[7; 100_000]).unwrap();
+        unnamed.write_from(0, &mut buffer, ..).unwrap();
+        assert!(is_filled(&unnamed, 7), "life {life}");
+        unnamed.write(0, &[2; 100_000]).unwrap();
+        unnamed.read_into(0, &mut buffer, ..50_000).unwrap();
+        assert_eq!(
+            (buffer.load(49_992), buffer.load(50_000)),
+            (Ok(0x0202_0202_0202_0202), Ok(0x0707_0707_0707_0707))
+        );
         assert_eq!(used(&here), before, "life {life}");
         // Names, and new memory, which is nobody else's.
         assert!(is_filled(&other.map("named", Rights::READ).unwrap(), 1));
@@ -105,6 +115,7 @@ fn handles_and_mappings_of_processes_outlive_their_node() {
     assert!(freed.is_ok() || matches!(freed, Err(RequestError::Refused { .. })), "{freed:?}");
     // Regions end as ever: with the last handle, by a free, and with their process.
     drop(unnamed);
+    drop(buffer);
     drop(view);
     named.free().unwrap();
     if freed.is_ok() {

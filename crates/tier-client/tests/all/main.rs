@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests, named for what they hold")]
 
 mod asynchronous;
+mod buffers;
 mod common;
 mod direct;
 mod hostile;

@@ -41,6 +41,8 @@ fn child() {
             settings.timeout = Duration::from_secs(2);
             settings.stop_timeout = Duration::from_millis(100);
             settings.memory = u64::from(count("DUNLIN_TIER_KEPT_MIB", 8)) << 20;
+            // Four extents: for all users, for direct mappings, and for the buffers of a process.
+            settings.piece = 1 << 20;
             let _node = serve_kept(settings, &tag).unwrap();
             wait_for_end();
         }

@@ -1,6 +1,7 @@
 //! The answers to requests of processes.
 
 use super::registry::{Process, Registry};
+use crate::buffer::Place;
 use crate::error::{ListError, RequestError};
 use crate::list::{Done, Operations, Outcomes};
 use crate::lmr::Lmr;
@@ -151,6 +152,20 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 let region = process.region(handle)?;
                 return Ok(region.within(time).with_priority(priority)?.write(offset, bytes)?);
             }
+            ProcessRequest::ReadInto { priority, handle, offset, length, buffer, at } => {
+                within(length as usize, MAX_CHANGED)?;
+                let (region, buffer) = (process.region(handle)?, process.region(buffer)?);
+                let region = region.within(time).with_priority(priority)?;
+                let buffer = Place { region: &buffer, tenant: &process.buffers.tenant, at, length };
+                return Ok(region.read_into_place(offset, &buffer)?);
+            }
+            ProcessRequest::WriteFrom { priority, handle, offset, length, buffer, at } => {
+                within(length as usize, MAX_CHANGED)?;
+                let (region, buffer) = (process.region(handle)?, process.region(buffer)?);
+                let region = region.within(time).with_priority(priority)?;
+                let buffer = Place { region: &buffer, tenant: &process.buffers.tenant, at, length };
+                return Ok(region.write_from_place(offset, &buffer)?);
+            }
             ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes } => {
                 within(bytes.len(), MAX_CHANGED)?;
                 let region = process.region(handle)?;
@@ -216,6 +231,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                     problem
                 })?);
             }
+            ProcessRequest::Buffer { length } => return Ok(self.buffer(&process, length)?.encode()),
             ProcessRequest::Publish { handle, nodes, name, grants } => {
                 let spec = spec_of(&nodes, Some(&name), &grants);
                 return Ok(vec![u8::from(process.region(handle)?.publish_in_place(&spec)?)]);

@@ -23,6 +23,7 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
         }
         state.remove(&KeptProcess::key(&self.secret));
         drop(state);
+        self.buffers.clear();
         handles.take_all()
     }
 }
@@ -73,6 +74,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             let peer = PeerIdentity { process: Some(life.0), user: Some(user) };
             let is_same = self.acting_for(&peer).is_ok_and(|now| now.principal() == principal);
             let process = self.take_over(secret, tier.clone(), slots, (peer, life));
+            self.recover_buffers(&process);
             for (number, region) in mapped {
                 process.directs.recover(node, life.0, number, region);
             }

@@ -1,6 +1,7 @@
 //! The processes that are attached, their connections and their handles.
 
 use super::ProcessConfig;
+use super::buffers::Buffers;
 use super::direct::{Directs, Given};
 use super::locks::{LockTable, end_locks};
 use super::service::Registered;
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 /// The use that a process of the host makes of the node, by all its attachments.
 #[derive(Debug, Default)]
-struct Usage {
+pub(super) struct Usage {
     connections: AtomicU16,
     handles: AtomicU32,
     /// Requests that are being served.
@@ -33,6 +34,8 @@ struct Usage {
     calls: AtomicU32,
     /// Locks and barriers that it has or waits for.
     locks: AtomicU32,
+    pub(super) buffers: AtomicU32,
+    pub(super) buffer_bytes: AtomicU64,
 }
 
 /// A call to a service that is under way counts against the limit of its process.
@@ -78,8 +81,9 @@ pub(super) struct Process<F: Fabric, P: Fabric> {
     /// Registered functions.
     pub(super) services: Mutex<Slots<Registered<F, P>>>,
     locks: Mutex<LockTable<F, P>>,
-    usage: Arc<Usage>,
+    pub(super) usage: Arc<Usage>,
     pub(super) directs: Directs<F, P>,
+    pub(super) buffers: Buffers,
     pub(super) peer: PeerIdentity,
     /// Its life, if the kernel shows it.
     pub(super) life: Option<Life>,
@@ -176,6 +180,7 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
     /// Closes a handle; returns its region.
     pub(super) fn close(&self, handle: u64) -> Option<Arc<Lmr<F>>> {
         let region = self.handles().remove(handle)?;
+        self.buffers.remove(handle);
         self.tier.node().state().remove(&KeptNumber::key(PROCESS_HANDLE, &self.secret, handle));
         self.usage.handles.fetch_sub(1, Ordering::Relaxed);
         Some(region)
@@ -430,10 +435,25 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
         let locks = Mutex::new(LockTable::new(limits.locks, self.tier.draw() as u32));
         let directs = Directs::new(secret);
+        let buffers = Buffers::new(self.tier.node().lineage.seed, &secret);
         let number = 1 + self.attached.fetch_add(1, Ordering::Relaxed);
         let demand = Demand::default();
         let is_low = AtomicBool::new(tier.priority() == Priority::Low);
-        Process { secret, number, demand, is_low, tier, handles, services, locks, usage, directs, peer, life }
+        Process {
+            secret,
+            number,
+            demand,
+            is_low,
+            tier,
+            handles,
+            services,
+            locks,
+            usage,
+            directs,
+            buffers,
+            peer,
+            life,
+        }
     }
 
     /// Returns a number for a region that is the same for all processes of this node, and hides the id, which names

@@ -1,6 +1,7 @@
 //! Nodes on shared memory and in virtual time, as one program.
 
 mod asynchronous;
+mod buffers;
 mod cluster;
 mod copies;
 mod extents;

@@ -85,6 +85,10 @@ pub enum Problem {
     LockBusy(String),
     /// The process has, or waits for, as many locks and barriers as the node allows.
     Locks(u32),
+    /// The process has as many buffers as the node allows.
+    Buffers(u16),
+    /// The buffers of the process would have more bytes than the node allows.
+    BufferBytes(u64),
     /// The process does not have the lock.
     NotHeld,
     /// A node is dead or has left, in the view of this number.
@@ -187,6 +191,8 @@ impl Problem {
             }
             Problem::LockBusy(node) => kind(29).text(cut(node)),
             Problem::Locks(limit) => kind(30).u32(*limit),
+            Problem::Buffers(limit) => kind(40).u16(*limit),
+            Problem::BufferBytes(limit) => kind(41).u64(*limit),
             Problem::NotHeld => kind(31),
             Problem::NotOperator => kind(36),
             Problem::NotDirect(reason) => kind(38).u8(*reason as u8),
@@ -249,6 +255,8 @@ impl Problem {
             }
             29 => Problem::LockBusy(reader.string()?),
             30 => Problem::Locks(reader.u32()?),
+            40 => Problem::Buffers(reader.u16()?),
+            41 => Problem::BufferBytes(reader.u64()?),
             31 => Problem::NotHeld,
             36 => Problem::NotOperator,
             38 => Problem::NotDirect(NoDirect::from_wire(reader.u8()?).ok_or(Malformed)?),

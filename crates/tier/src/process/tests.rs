@@ -64,6 +64,13 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
         (place.clone(), any::<u32>(), any::<u8>()).prop_map(|((handle, offset), length, value)| {
             ProcessRequest::Set { handle, offset, length, value }
         }),
+        (place.clone(), any::<u32>(), place.clone()).prop_map(|((handle, offset), length, (buffer, at))| {
+            let priority = priority(offset);
+            match handle % 2 {
+                0 => ProcessRequest::ReadInto { priority, handle, offset, length, buffer, at },
+                _ => ProcessRequest::WriteFrom { priority, handle, offset, length, buffer, at },
+            }
+        }),
         (place.clone(), any::<u32>(), place).prop_map(|((handle, offset), length, (to, target))| {
             ProcessRequest::Copy { handle, offset, length, to, target }
         }),
@@ -78,6 +85,7 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
         }),
         (name(), rights()).prop_map(|(name, rights)| ProcessRequest::Map { name, rights }),
         any::<u64>().prop_map(|handle| ProcessRequest::Unmap { handle }),
+        any::<u64>().prop_map(|length| ProcessRequest::Buffer { length }),
         any::<u64>().prop_map(|handle| ProcessRequest::Free { handle }),
         (any::<u64>(), "[a-z]{0,255}").prop_map(|(handle, node)| ProcessRequest::Move { handle, node }),
         (any::<u64>(), grantee(), rights()).prop_map(|(handle, to, rights)| ProcessRequest::Grant {
@@ -155,6 +163,8 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
             Problem::LockRefused { node, refusal }
         }),
         any::<u32>().prop_map(Problem::Locks),
+        any::<u16>().prop_map(Problem::Buffers),
+        any::<u64>().prop_map(Problem::BufferBytes),
         Just(Problem::NotHeld),
         ("[a-z ]{0,255}", any::<bool>())
             .prop_map(|(text, may_have_executed)| Problem::Other { text, may_have_executed }),
