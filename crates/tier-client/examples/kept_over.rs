@@ -119,6 +119,19 @@ fn run(cluster: &Cluster) -> Outcome {
     wide_view.write(0, &bytes)?;
     has(&wide, 0, &bytes)?;
 
+    // A buffer of this process, from which the network card of its node writes, and into which it reads.
+    let mut buffer = there.buffer(LENGTH)?;
+    buffer.copy_in(0, &[3; LENGTH])?;
+    wide_view.write_from(7, &mut buffer, ..)?;
+    has(&wide, 7, &[3; LENGTH])?;
+    wide.write(0, &bytes)?;
+    wait("bytes in the buffer", || {
+        wide_view.read_into(7, &mut buffer, ..)?;
+        let mut found = vec![0; LENGTH];
+        buffer.copy_out(0, &mut found)?;
+        if found == bytes[7..7 + LENGTH] { Ok(()) } else { Err("other bytes".into()) }
+    })?;
+
     // A region that this process maps, and that the network card of the other node writes.
     let spec = Spec::here().named("kept/over").direct().grant_anyone(Rights::ALL);
     let region = here.malloc(LENGTH as u64, spec)?;
