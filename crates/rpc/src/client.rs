@@ -17,6 +17,7 @@ pub(crate) mod lane;
 mod lanes;
 pub(crate) mod memory;
 mod own;
+mod panicked;
 pub(crate) mod patience;
 mod request;
 mod running;

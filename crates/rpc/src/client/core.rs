@@ -230,6 +230,10 @@ impl<F: Fabric> Core<F> {
         index as u16
     }
 
+    pub(super) fn lane_indices(&self) -> std::ops::Range<u16> {
+        0..self.lanes.len() as u16
+    }
+
     /// Breaks a lane: its calls fail with the cause, and it accepts no more. Its results stay available.
     pub(crate) fn break_lane(&mut self, index: u16, cause: Cause) {
         if self.lane(index).is_none_or(|lane| lane.broken.is_some()) {
@@ -264,18 +268,6 @@ impl<F: Fabric> Core<F> {
                 Err(error) => {
                     tracing::warn!(target: "dunlin::client", %error, "a record cannot be understood")
                 }
-            }
-        }
-    }
-
-    /// Ends all lanes as if their connections had broken: a panic may have left one between two states. Their calls are
-    /// forgotten, and the caller ends them.
-    #[cold]
-    pub(super) fn abandon_lanes(&mut self) {
-        for index in 0..self.lanes.len() as u16 {
-            if let Some(lane) = self.lane(index) {
-                lane.slots.clear();
-                self.break_lane(index, Cause::ConnectionLost);
             }
         }
     }

@@ -128,14 +128,44 @@ impl<F: Fabric> Drop for Response<'_, F> {
 struct Hand<G> {
     each: G,
     count: usize,
+    /// The call whose result was passed last.
+    last: Option<CallId>,
 }
 
 impl<G: FnMut(CallId, Result<&[u8], CallError>)> Sink for Hand<G> {
     #[inline]
     fn offer(&mut self, lane: u16, call: u32, payload: &[u8]) -> bool {
-        (self.each)(CallId { lane, call }, Ok(payload));
+        let id = CallId { lane, call };
+        self.last = Some(id);
+        (self.each)(id, Ok(payload));
         self.count += 1;
         true
+    }
+}
+
+/// Results that are passed to a closure as they arrive. If the closure panics, the rest of the message is lost: the call
+/// that it was given is over, and the lanes break, so that all others end.
+struct Handing<'a, F: Fabric, G> {
+    core: &'a mut Core<F>,
+    hand: Hand<G>,
+    is_done: bool,
+}
+
+impl<F: Fabric, G: FnMut(CallId, Result<&[u8], CallError>)> Handing<'_, F, G> {
+    #[inline(always)]
+    fn hand_out(mut self) -> usize {
+        self.core.progress_into(&mut self.hand);
+        self.is_done = true;
+        self.hand.count
+    }
+}
+
+impl<F: Fabric, G> Drop for Handing<'_, F, G> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.core.closure_has_panicked(self.hand.last);
+        }
     }
 }
 
@@ -498,9 +528,8 @@ impl<F: Fabric> Client<F> {
         if self.core.has_done() {
             kept += self.collect_kept(&mut each);
         }
-        let mut hand = Hand { each, count: 0 };
-        self.core.progress_into(&mut hand);
-        let Hand { mut each, count } = hand;
+        let hand = Hand { each: &mut each, count: 0, last: None };
+        let count = Handing { core: &mut self.core, hand, is_done: false }.hand_out();
         if self.core.has_done() {
             kept += self.collect_kept(&mut each);
         }
@@ -512,8 +541,9 @@ impl<F: Fabric> Client<F> {
     fn collect_kept(&mut self, each: &mut impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
         let mut count = 0;
         while let Some(id) = self.core.next_done() {
-            each(id, self.core.outcome(id));
-            self.core.forget(id);
+            // The call is over, also if the closure panics.
+            let kept = Response { core: &mut self.core, id };
+            each(id, kept.core.outcome(id));
             count += 1;
         }
         count

@@ -34,7 +34,27 @@ pub struct Response<'a, F: Fabric>(Holder<'a, F>);
 #[derive(Debug)]
 enum Holder<'a, F: Fabric> {
     Own(OwnResponse<'a, F>),
-    Shared { calls: &'a mut Calls, id: CallId },
+    Shared(Ended<'a>),
+}
+
+/// A call that has ended, which is over when this is dropped.
+#[derive(Debug)]
+struct Ended<'a> {
+    calls: &'a mut Calls,
+    id: CallId,
+}
+
+impl Ended<'_> {
+    fn outcome(&self) -> Result<&[u8], CallError> {
+        self.calls.outcome(self.id)
+    }
+}
+
+impl Drop for Ended<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.calls.forget(self.id);
+    }
 }
 
 impl<F: Fabric> Deref for Response<'_, F> {
@@ -45,26 +65,15 @@ impl<F: Fabric> Deref for Response<'_, F> {
         match &self.0 {
             Holder::Own(response) => response,
             // A response exists only for a call with a result, and the borrowed table cannot change.
-            Holder::Shared { calls, id } => calls.outcome(*id).unwrap_or_default(),
-        }
-    }
-}
-
-impl<F: Fabric> Drop for Response<'_, F> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Holder::Shared { calls, id } = &mut self.0 {
-            calls.forget(*id);
+            Holder::Shared(ended) => ended.outcome().unwrap_or_default(),
         }
     }
 }
 
 fn shared_response<F: Fabric>(calls: &mut Calls, id: CallId) -> Result<Response<'_, F>, CallError> {
-    if let Err(error) = calls.outcome(id) {
-        calls.forget(id);
-        return Err(error);
-    }
-    Ok(Response(Holder::Shared { calls, id }))
+    let ended = Ended { calls, id };
+    ended.outcome()?;
+    Ok(Response(Holder::Shared(ended)))
 }
 
 /// A large request that is built in the memory from which the server will READ it: no copy on the client. On a
@@ -405,14 +414,18 @@ impl<F: Fabric> Client<F> {
     /// follow results that arrived later. With many calls in flight, this costs less than
     /// [`progress`](Client::progress), [`outcome`](Client::outcome) and [`forget`](Client::forget), because
     /// each result is passed straight from the receive buffer.
+    ///
+    /// If `each` panics, the call that it was given is over. On a connection of this client alone, the connection ends too,
+    /// since the rest of the message is lost: other calls under way end with
+    /// [`Cause::ConnectionLost`](crate::Cause::ConnectionLost).
     #[inline]
     pub fn collect(&mut self, mut each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
         each!(&mut self.policy, own => own.collect(each), seat => {
             seat.progress();
             let (calls, mut count) = (seat.calls_mut(), 0);
             while let Some(id) = calls.next_done() {
-                each(id, calls.outcome(id));
-                calls.forget(id);
+                // The call is over, also if the closure panics.
+                each(id, Ended { calls, id }.outcome());
                 count += 1;
             }
             count

@@ -250,6 +250,83 @@ fn a_task_that_panics_while_it_leads_harms_no_other_task() {
     play_all(Sharing::Dedicated, 30, play_tasks);
 }
 
+/// Collects eight calls, of which six are one batch, with a closure that panics at one result. Returns whether it did.
+fn play_collect(plan: Plan, seed: u64, at: usize) -> bool {
+    const ALL: u64 = 8;
+    let (panicked, name) = (Arc::new(AtomicBool::new(false)), format!("{plan:?}, {seed}, result {at}"));
+    let has_panicked = Arc::clone(&panicked);
+    let run = Sim::run(seed, move |sim| {
+        let executed = Arc::new(Mutex::new(BTreeMap::<u64, u32>::new()));
+        let address = Address::new(Scheme::Sim, "panics").unwrap();
+        let server = serve(&sim, &address, &executed);
+        let mut client = Client::connect(&sim, &address, with_plan(plan)).unwrap();
+        let host = sim.host().clone();
+        let begin = host.now();
+        let calls: BTreeMap<CallId, u64> = (0..ALL)
+            .map(|number| match number {
+                0 | 7 => (client.submit_on(0, ECHO, &payload(number)).unwrap(), number),
+                _ => (client.push_on(0, ECHO, &payload(number)).unwrap(), number),
+            })
+            .collect();
+        client.flush().unwrap();
+        let (mut ended, mut seen) = (BTreeMap::new(), 0);
+        while ended.len() < calls.len() {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                client.collect(|id, result| {
+                    let right = result.map(|bytes| assert_eq!(bytes, payload(calls[&id])));
+                    let earlier = ended.insert(calls[&id], right);
+                    seen += 1;
+                    if earlier.is_some() || seen == at {
+                        resume_unwind(Box::new(earlier.is_some()));
+                    }
+                })
+            }));
+            if let Err(twice) = outcome {
+                assert_eq!(
+                    twice.downcast_ref(),
+                    Some(&false),
+                    "a call has ended twice, or with another result"
+                );
+                panicked.store(true, Ordering::Relaxed);
+            }
+            host.sleep(host.now() + 1_000);
+            let took = Duration::from_nanos(host.now() - begin);
+            assert!(took < Duration::from_secs(1), "{ended:?} after {took:?}");
+        }
+        assert_eq!(client.in_flight(), 0);
+        assert_eq!(*client.call(ECHO, &ALL.to_le_bytes()).unwrap(), ALL.to_le_bytes());
+        drop(client);
+        server.shutdown(Duration::from_secs(1));
+        let executed = executed.lock().unwrap();
+        for (number, outcome) in &ended {
+            let times = executed.get(number).copied().unwrap_or_default();
+            assert!(
+                times == 1 || (outcome.is_err() && times == 0),
+                "call {number}: {outcome:?}, {times} times"
+            );
+        }
+    });
+    run.unwrap_or_else(|error| panic!("{name}: {error}"));
+    has_panicked.load(Ordering::Relaxed)
+}
+
+/// The user's code runs between the messages of a batch. Its panic loses none of the others for ever.
+#[test]
+fn a_closure_that_panics_in_collect_lets_every_call_end() {
+    let plans = ["Server-reply", "Direct-WriteIMM", "Eager-SendRecv", "Remote-fetch", "FaSST"].map(|name| {
+        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
+        (name, plan)
+    });
+    let shared = Sharing::shared().map(|sharing| {
+        let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        (sharing.name(), Plan { sharing, ..plan })
+    });
+    for (seed, (name, plan)) in plans.into_iter().chain(shared).enumerate() {
+        let panics = (1..=8).filter(|at| play_collect(plan, seed as u64, *at)).count();
+        assert_eq!(panics, 8, "{name}");
+    }
+}
+
 fn play_all(sharing: Sharing, least: usize, play: fn(Plan, u64, (i64, bool)) -> bool) {
     for (seed, name) in ["Server-reply", "Direct-WriteIMM", "Eager-SendRecv"].into_iter().enumerate() {
         for mode in [CompletionMode::Busy, CompletionMode::Event] {
