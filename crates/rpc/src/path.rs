@@ -40,6 +40,14 @@ pub(crate) struct Cx<'a, F: Fabric> {
     pub(crate) domain: &'a mut F::Domain,
 }
 
+impl<'a, F: Fabric> Cx<'a, F> {
+    /// Puts the two together.
+    #[inline(always)]
+    pub(crate) const fn of(fabric: &'a F, domain: &'a mut F::Domain) -> Self {
+        Cx { fabric, domain }
+    }
+}
+
 /// Bytes at the start of every inbound region before its ring: the line that holds the control word.
 pub(crate) const CONTROL_BYTES: usize = LINE;
 

@@ -55,7 +55,7 @@ impl<F: Fabric> MessageServer<F> {
     /// Returns a client with messages that were not received yet, round-robin. Waits as the clients' plans
     /// ask, for at most `at_most` ([`Duration::MAX`] for ever) or until the server ends.
     pub fn next_client(&mut self, at_most: Duration) -> Option<ClientId> {
-        let until = end_of(self.worker.fabric().host(), at_most);
+        let until = end_of(self.worker.fabric.host(), at_most);
         // Needed even with messages waiting: a client may have disconnected meanwhile.
         self.worker.progress();
         loop {
@@ -67,7 +67,7 @@ impl<F: Fabric> MessageServer<F> {
                 return None;
             }
             let handled = self.worker.step_until(until);
-            if handled == 0 && until < Nanos::MAX && self.worker.fabric().host().now() >= until {
+            if handled == 0 && until < Nanos::MAX && self.worker.fabric.host().now() >= until {
                 return self.worker.next_held().map(|(lane, serial)| ClientId { lane, serial });
             }
         }

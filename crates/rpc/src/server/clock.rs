@@ -6,9 +6,8 @@
 //! time, which is all that the check of a deadline needs. While nothing runs, that bound stays close to the time by
 //! readings in idle polls.
 
-use super::dispatch::Dispatcher;
 use crate::service::NEVER;
-use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric::{Host, Nanos};
 
 /// The rounds of polls for which a message may have waited for a RECV.
 const ROUNDS: usize = 8;
@@ -181,20 +180,18 @@ impl WorkerClock {
         self.catch_up(host);
         deadline <= self.last
     }
-}
 
-impl<F: Fabric> Dispatcher<F> {
     /// Reads the clock, and returns the time.
-    pub(super) fn read_clock(&mut self) -> Nanos {
-        self.clock.read(self.fabric.host());
-        self.clock.last()
+    pub(super) fn read_now(&mut self, host: &impl Host) -> Nanos {
+        self.read(host);
+        self.last
     }
 
     /// Begins to follow the clock closely, for the first call with a deadline. Returns the time.
     #[cold]
-    pub(super) fn first_deadline(&mut self) -> Nanos {
-        self.clock.need();
-        self.read_clock()
+    pub(super) fn first_deadline(&mut self, host: &impl Host) -> Nanos {
+        self.need();
+        self.read_now(host)
     }
 }
 

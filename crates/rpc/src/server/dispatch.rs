@@ -32,7 +32,6 @@ const BUDGET: usize = 32;
 
 /// The state that dispatching needs in addition to the lane.
 pub(super) struct Dispatcher<F: Fabric> {
-    pub(super) fabric: F,
     pub(super) shared: Arc<Shared<F>>,
     pub(super) inbox: Arc<Inbox<F>>,
     pub(super) service: Box<dyn Service>,
@@ -124,7 +123,7 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline]
     pub(super) fn serve(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         scratch: &mut Scratch,
     ) -> Result<usize, Violation> {
@@ -135,7 +134,7 @@ impl<F: Fabric> Dispatcher<F> {
         let (mut consumed, mut went_on, mut drained) = (false, false, false);
         while left > 0 {
             if lane.has_pending() {
-                if self.send_pending(domain, lane)? {
+                if self.send_pending(cx, lane)? {
                     went_on = true;
                     left = left.saturating_sub(2);
                 }
@@ -143,7 +142,7 @@ impl<F: Fabric> Dispatcher<F> {
                     break;
                 }
             }
-            match lane.rx.next_line(&self.fabric, scratch)? {
+            match lane.rx.next_line(cx.fabric, scratch)? {
                 Next::Nothing => {
                     drained = true;
                     break;
@@ -154,24 +153,24 @@ impl<F: Fabric> Dispatcher<F> {
                     let Some(line) = scratch.first_chunk::<LINE>() else { break };
                     match first.inline_entry(line)? {
                         Some(entry) if first.header().kind == Kind::Request => {
-                            self.fabric.host().charge(Work::ParseMessage, 1);
-                            lane.on_header(&self.fabric, first.header())?;
+                            cx.fabric.host().charge(Work::ParseMessage, 1);
+                            lane.on_header(cx.fabric, first.header())?;
                             if lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting()) {
                                 // A copy: an entry whose address nobody takes stays in registers.
                                 let copied = entry;
-                                self.on_entry(domain, lane, &copied, Some(&mut gathered))?;
+                                self.on_entry(cx, lane, &copied, Some(&mut gathered))?;
                             } else {
-                                self.on_request(domain, lane, &entry, None)?;
+                                self.on_request(cx, lane, &entry, None)?;
                             }
                         }
-                        _ => self.on_message(domain, lane, line, &mut gathered)?,
+                        _ => self.on_message(cx, lane, line, &mut gathered)?,
                     }
                     continue;
                 }
                 // It may be just a skip.
                 Next::Other => consumed = true,
             }
-            let Some(incoming) = lane.rx.poll(&self.fabric, scratch)? else {
+            let Some(incoming) = lane.rx.poll(cx.fabric, scratch)? else {
                 drained = true;
                 break;
             };
@@ -179,36 +178,31 @@ impl<F: Fabric> Dispatcher<F> {
             left = left.saturating_sub(incoming.turn_cost(scratch));
             match incoming {
                 IncomingMessage::Scratch(total) => {
-                    self.on_message(domain, lane, &scratch[..total], &mut gathered)?;
+                    self.on_message(cx, lane, &scratch[..total], &mut gathered)?;
                 }
                 IncomingMessage::Buffer(buffer, range) => {
-                    let result = self.on_message(domain, lane, &buffer[range], &mut gathered);
-                    open::repost_shared::<F>(domain, lane.receives, Some(buffer));
+                    let result = self.on_message(cx, lane, &buffer[range], &mut gathered);
+                    open::repost_shared::<F>(cx.domain, lane.receives, Some(buffer));
                     result?;
                 }
             }
         }
-        self.out.end_batch(&mut Cx { fabric: &self.fabric, domain }, lane, gathered)?;
+        self.out.end_batch(cx, lane, gathered)?;
         lane.more = left == 0 || lane.has_pending();
         if drained && self.clock.is_needed() {
-            self.clock.catch_up(self.fabric.host());
+            self.clock.catch_up(cx.fabric.host());
         }
         lane.was_served(drained, &self.clock);
         if lane.more && lane.is_blocked() {
             let (limit, receives) = (lane.waiting_limit(), lane.receives);
-            lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(domain, receives, Some(buffer)))?;
+            lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(cx.domain, receives, Some(buffer)))?;
         }
         if lane.is_credited() {
-            lane.send_credits(&mut Cx { fabric: &self.fabric, domain }).map_err(broken)?;
+            lane.send_credits(cx).map_err(broken)?;
         }
         if (messages > 0 || consumed) && lane.rx.head_overdue() {
             let head = lane.rx.head();
-            if lane
-                .tx
-                .end
-                .report_head(&mut Cx { fabric: &self.fabric, domain }, (lane.client_key, 0), head)
-                .is_ok()
-            {
+            if lane.tx.end.report_head(cx, (lane.client_key, 0), head).is_ok() {
                 lane.rx.told();
             }
         }
@@ -219,29 +213,29 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(never)]
     pub(super) fn send_pending(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
     ) -> Result<bool, Violation> {
-        lane.send_waiting(&mut Cx { fabric: &self.fabric, domain }, self.out.draining).map_err(broken)
+        lane.send_waiting(cx, self.out.draining).map_err(broken)
     }
 
     #[inline(never)]
     pub(super) fn on_message(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         bytes: &[u8],
         gathered: &mut BatchState,
     ) -> Result<(), Violation> {
-        self.fabric.host().charge(Work::ParseMessage, 1);
+        cx.fabric.host().charge(Work::ParseMessage, 1);
         let message = Message::parse(bytes, MAX_MESSAGE)?;
         let header = *message.header();
-        lane.on_header(&self.fabric, &header)?;
+        lane.on_header(cx.fabric, &header)?;
         match header.kind {
             Kind::Request => {
                 for entry in message.entries() {
                     let joins = lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting());
-                    self.on_entry(domain, lane, &entry, joins.then_some(&mut *gathered))?;
+                    self.on_entry(cx, lane, &entry, joins.then_some(&mut *gathered))?;
                 }
                 Ok(())
             }
@@ -250,12 +244,12 @@ impl<F: Fabric> Dispatcher<F> {
                     self.prepare(&message);
                 }
                 for entry in message.entries() {
-                    self.on_request(domain, lane, &entry, Some(&mut *gathered))?;
+                    self.on_request(cx, lane, &entry, Some(&mut *gathered))?;
                 }
                 if lane.gathers() {
                     return Ok(());
                 }
-                self.out.end_batch(&mut Cx { fabric: &self.fabric, domain }, lane, std::mem::take(gathered))
+                self.out.end_batch(cx, lane, std::mem::take(gathered))
             }
             Kind::Release => {
                 lane.transfers.release(message.released());
@@ -272,14 +266,12 @@ impl<F: Fabric> Dispatcher<F> {
                 // Without a large payload so far, the call is unknown and ignored.
                 let Some(made) = lane.transfers.made_mut() else { return Ok(()) };
                 match header.time {
-                    0 if made.pipelined_reads.give_up(header.call) => {
-                        self.on_given_up(domain, lane, header.call)
-                    }
+                    0 if made.pipelined_reads.give_up(header.call) => self.on_given_up(cx, lane, header.call),
                     0 => Ok(()),
-                    bytes => made.pipelined_reads.filled(domain, at, header.call, bytes),
+                    bytes => made.pipelined_reads.filled(cx.domain, at, header.call, bytes),
                 }
             }
-            Kind::Written | Kind::Fragment => self.on_transfer(domain, lane, &header, message.body()),
+            Kind::Written | Kind::Fragment => self.on_transfer(cx, lane, &header, message.body()),
             kind => Err(Violation::Kind(kind)),
         }
     }
@@ -289,41 +281,41 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(never)]
     fn on_entry(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         entry: &Entry<'_>,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        self.on_request(domain, lane, entry, batch)
+        self.on_request(cx, lane, entry, batch)
     }
 
     /// Inlined like everything that a short call needs.
     #[inline(always)]
     fn on_request(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         entry: &Entry<'_>,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        self.fabric.host().charge(Work::ParseEntry, 1);
+        cx.fabric.host().charge(Work::ParseEntry, 1);
         let (function, thread) = (entry.function_or_status, entry.thread);
         let mut call = Call { call: entry.call, function, thread, deadline: NEVER };
         if !lane.admit(entry.call, entry.function_or_status, self.clock.last())? {
-            return self.on_repeated(domain, lane, call, batch);
+            return self.on_repeated(cx, lane, call, batch);
         }
         if entry.time != 0 {
             if !self.clock.is_needed() {
-                let now = self.first_deadline();
+                let now = self.clock.first_deadline(cx.fabric.host());
                 lane.arrives_after(now, now);
             }
             call.deadline = lane.deadline(entry.time, self.clock.last());
         }
         if !entry.flags.contains(Flags::RENDEZVOUS) {
-            return self.dispatch_here(domain, lane, call, entry.payload, batch);
+            return self.dispatch_here(cx, lane, call, entry.payload, batch);
         }
         let entry = *entry;
-        self.on_descriptor(domain, lane, &entry, call, batch)
+        self.on_descriptor(cx, lane, &entry, call, batch)
     }
 
     /// Handles a call that came before: it is not executed again. On lossy paths the client gets the same
@@ -331,18 +323,17 @@ impl<F: Fabric> Dispatcher<F> {
     #[cold]
     fn on_repeated(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let Some(replies) = &mut lane.replies else {
-            return self.refuse(domain, lane, call, Status::DuplicateCall, batch);
+            return self.refuse(cx, lane, call, Status::DuplicateCall, batch);
         };
         match replies.repeated(call.call) {
             Repeated::Reply(meta, payload) => {
-                let put =
-                    self.out.put_again(&mut Cx { fabric: &self.fabric, domain }, lane, meta, &payload, batch);
+                let put = self.out.put_again(cx, lane, meta, &payload, batch);
                 if let Some(replies) = &mut lane.replies {
                     replies.give_back(call.call, payload);
                 }
@@ -352,7 +343,7 @@ impl<F: Fabric> Dispatcher<F> {
                 // So that the client does not consider the server silent. The message may be dropped if there
                 // is no room.
                 let header = Header { head: lane.rx.head(), ..Header::new(Kind::Credit) };
-                match lane.tx.single(&mut Cx { fabric: &self.fabric, domain }, &header, &[]) {
+                match lane.tx.single(cx, &header, &[]) {
                     Ok(()) | Err(TxError::Full) => Ok(()),
                     Err(error) => Err(broken(error)),
                 }
@@ -366,13 +357,13 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(never)]
     fn on_transfer(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         header: &Header,
         body: &[u8],
     ) -> Result<(), Violation> {
         let made = lane.transfers.make();
-        let arrived = made.inbound.take(&self.fabric, &mut self.imports, header, body)?;
+        let arrived = made.inbound.take(cx.fabric, &mut self.imports, header, body)?;
         if matches!(arrived, Arrived::Part | Arrived::Nothing) {
             return Ok(());
         }
@@ -381,15 +372,15 @@ impl<F: Fabric> Dispatcher<F> {
         let call = made.arriving.swap_remove(at);
         self.clock.time_passed();
         match arrived {
-            Arrived::Whole(payload) => self.dispatch(domain, lane, call, &payload, None),
-            _ => self.refuse(domain, lane, call, Status::Overloaded, None),
+            Arrived::Whole(payload) => self.dispatch(cx, lane, call, &payload, None),
+            _ => self.refuse(cx, lane, call, Status::Overloaded, None),
         }
     }
 
     /// Reserves memory for a large request that the client will WRITE or send in fragments.
     fn on_announcement(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         length: usize,
         call: Call,
@@ -399,20 +390,20 @@ impl<F: Fabric> Dispatcher<F> {
         let made = lane.transfers.make();
         if lane.plan.large == LargePayload::Eager {
             let into = match refused {
-                None => self.imports.reserve(&self.fabric, length).ok(),
+                None => self.imports.reserve(cx.fabric, length).ok(),
                 Some(_) => None,
             };
             // The fragments arrive in any case.
             refused = refused.or(into.is_none().then_some(Status::Overloaded));
             made.inbound.collect(call.call, length, into)?;
         } else if refused.is_none() {
-            match made.inbound.clear(&self.fabric, call.call, length)? {
+            match made.inbound.clear(cx.fabric, call.call, length)? {
                 Ok(place) => made.pending_transfers.clear(call.call, place),
                 Err(Exhausted) => refused = Some(Status::Overloaded),
             }
         }
         if let Some(status) = refused {
-            return self.refuse(domain, lane, call, status, batch);
+            return self.refuse(cx, lane, call, status, batch);
         }
         made.arriving.push(call);
         Ok(())
@@ -422,33 +413,33 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(never)]
     fn on_descriptor(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         entry: &Entry<'_>,
         call: Call,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let Ok(descriptor) = Descriptor::decode(entry.payload, self.shared.config.max_payload) else {
-            return self.refuse(domain, lane, call, Status::TooLarge, batch);
+            return self.refuse(cx, lane, call, Status::TooLarge, batch);
         };
         let unknown = self.mode(call.function).is_none().then_some(Status::UnknownFunction);
         if !lane.plan.large.is_read() {
             let length = descriptor.length as usize;
-            return self.on_announcement(domain, lane, length, call, unknown, batch);
+            return self.on_announcement(cx, lane, length, call, unknown, batch);
         }
         if let Some(status) = unknown {
-            return self.refuse(domain, lane, call, status, batch);
+            return self.refuse(cx, lane, call, status, batch);
         }
-        let Ok(into) = self.imports.reserve(&self.fabric, descriptor.length as usize) else {
-            return self.refuse(domain, lane, call, Status::Overloaded, batch);
+        let Ok(into) = self.imports.reserve(cx.fabric, descriptor.length as usize) else {
+            return self.refuse(cx, lane, call, Status::Overloaded, batch);
         };
         if lane.plan.large == LargePayload::Pipelined && into.len() > PIECE {
             let at = (lane.queue_pair, lane.index);
             let made = lane.transfers.make();
-            made.pipelined_reads.begin(domain, at, call.call, descriptor, into)?;
+            made.pipelined_reads.begin(cx.domain, at, call.call, descriptor, into)?;
         } else {
             let id = route::rendezvous(lane.index, call.call);
-            post_read::<F>(domain, lane.queue_pair, id, &descriptor, into)?;
+            post_read::<F>(cx.domain, lane.queue_pair, id, &descriptor, into)?;
         }
         lane.transfers.keep_reading(call);
         Ok(())
@@ -458,12 +449,12 @@ impl<F: Fabric> Dispatcher<F> {
     #[cold]
     pub(super) fn on_given_up(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: u32,
     ) -> Result<(), Violation> {
         let Some(call) = lane.transfers.take_reading(call) else { return Ok(()) };
-        self.refuse(domain, lane, call, Status::Malformed, None)
+        self.refuse(cx, lane, call, Status::Malformed, None)
     }
 
     /// Shows the service the requests of a batch. A panic there is handled like one in a call, and only loses
@@ -491,32 +482,32 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(never)]
     pub(super) fn dispatch(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        self.dispatch_here(domain, lane, call, payload, batch)
+        self.dispatch_here(cx, lane, call, payload, batch)
     }
 
     /// As [`dispatch`](Dispatcher::dispatch); inlined.
     #[inline(always)]
     fn dispatch_here(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        if self.clock.is_past(self.fabric.host(), call.deadline) {
-            return self.refuse(domain, lane, call, Status::DeadlineExceeded, batch);
+        if self.clock.is_past(cx.fabric.host(), call.deadline) {
+            return self.refuse(cx, lane, call, Status::DeadlineExceeded, batch);
         }
         match self.mode(call.function) {
-            Some(FunctionMode::Worker) => self.execute(domain, lane, call, payload, batch),
-            None => self.refuse(domain, lane, call, Status::UnknownFunction, batch),
-            Some(mode) => self.defer(domain, lane, call, payload, mode, batch),
+            Some(FunctionMode::Worker) => self.execute(cx, lane, call, payload, batch),
+            None => self.refuse(cx, lane, call, Status::UnknownFunction, batch),
+            Some(mode) => self.defer(cx, lane, call, payload, mode, batch),
         }
     }
 
@@ -525,27 +516,27 @@ impl<F: Fabric> Dispatcher<F> {
     #[cold]
     pub(super) fn refuse_executed(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         status: Status,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.out.put_answer(&mut Cx { fabric: &self.fabric, domain }, lane, meta, HANDLER_RAN, batch)
+        self.out.put_answer(cx, lane, meta, HANDLER_RAN, batch)
     }
 
     #[cold]
     fn refuse(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         status: Status,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.out.put_answer(&mut Cx { fabric: &self.fabric, domain }, lane, meta, &[], batch)
+        self.out.put_answer(cx, lane, meta, &[], batch)
     }
 
     /// Queues a request for the pool, or for the application that pulls; or has the polled service start it, or executes
@@ -553,7 +544,7 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(never)]
     fn defer(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         payload: &[u8],
@@ -561,14 +552,14 @@ impl<F: Fabric> Dispatcher<F> {
         mut batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         if mode == FunctionMode::WorkerThenPool
-            && self.execute_unless_left(domain, lane, call, payload, batch.as_deref_mut())?
+            && self.execute_unless_left(cx, lane, call, payload, batch.as_deref_mut())?
         {
             return Ok(());
         }
-        if mode == FunctionMode::Polled && self.start(domain, lane, call, payload, batch.as_deref_mut())? {
+        if mode == FunctionMode::Polled && self.start(cx, lane, call, payload, batch.as_deref_mut())? {
             return Ok(());
         }
-        if mode == FunctionMode::Pull && self.hold(lane, call, payload) {
+        if mode == FunctionMode::Pull && self.hold(cx.fabric, lane, call, payload) {
             return Ok(());
         }
         self.clock.ran(call.function);
@@ -594,7 +585,7 @@ impl<F: Fabric> Dispatcher<F> {
             Err(refused) => {
                 let status = if waiting.is_closed() { Status::Draining } else { Status::Overloaded };
                 refused.forget();
-                self.refuse(domain, lane, call, status, batch)
+                self.refuse(cx, lane, call, status, batch)
             }
         }
     }
@@ -607,20 +598,20 @@ impl<F: Fabric> Dispatcher<F> {
     /// Answers in one message.
     pub(super) fn answer_small(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         status: Status,
         payload: &[u8],
     ) -> Result<(), Violation> {
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.out.put_answer(&mut Cx { fabric: &self.fabric, domain }, lane, meta, payload, None)
+        self.out.put_answer(cx, lane, meta, payload, None)
     }
 
     /// Answers a call that ran elsewhere.
     pub(super) fn answer_owned(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         ReplyTo { call, thread }: ReplyTo,
         status: Status,
@@ -629,20 +620,20 @@ impl<F: Fabric> Dispatcher<F> {
         let call = Call { call, function: 0, thread, deadline: NEVER };
         let panicked = status == Status::HandlerPanicked && !payload.is_empty();
         if panicked || status == Status::TooLarge {
-            return self.refuse_executed(domain, lane, call, status, None);
+            return self.refuse_executed(cx, lane, call, status, None);
         }
         if payload.len() <= self.small_limit(lane) {
-            return self.answer_small(domain, lane, call, status, payload);
+            return self.answer_small(cx, lane, call, status, payload);
         }
         if status != Status::Ok {
-            return self.refuse(domain, lane, call, status, None);
+            return self.refuse(cx, lane, call, status, None);
         }
-        let mut large = Exported::new(&self.fabric, &mut lane.transfers);
+        let mut large = Exported::new(cx.fabric, &mut lane.transfers);
         if large.resize(payload.len()) {
             large.bytes().copy_from_slice(payload);
         }
         let buffer = large.buffer.take();
-        self.export(domain, lane, call, buffer, None)
+        self.export(cx, lane, call, buffer, None)
     }
 }
 

@@ -33,14 +33,14 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(always)]
     pub(super) fn execute(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        self.fabric.host().charge(Work::Dispatch, 1);
-        self.fabric.host().checkpoint(Site::BeforeDispatch);
+        cx.fabric.host().charge(Work::Dispatch, 1);
+        cx.fabric.host().checkpoint(Site::BeforeDispatch);
         let request = Request {
             function: call.function,
             payload,
@@ -52,10 +52,10 @@ impl<F: Fabric> Dispatcher<F> {
         let max_answer = lane.max_answer();
         // Answers that wait for room precede this one.
         let tells = lane.plan.large == LargePayload::Pipelined && batch.is_none() && !lane.has_pending();
-        let mut large = Exported::new(&self.fabric, &mut lane.transfers);
+        let mut large = Exported::new(cx.fabric, &mut lane.transfers);
         if tells {
             large.pipelined = Some(PipelinedReply {
-                cx: Cx { fabric: &self.fabric, domain: &mut *domain },
+                cx: Cx { fabric: cx.fabric, domain: &mut *cx.domain },
                 tx: &mut lane.tx,
                 head: lane.rx.head(),
                 flags: if self.out.draining {
@@ -82,32 +82,31 @@ impl<F: Fabric> Dispatcher<F> {
             large: &mut large,
         };
         let service = &mut self.service;
-        let timed = self.sampling.is_due().then(|| self.fabric.host().glance());
+        let timed = self.sampling.is_due().then(|| cx.fabric.host().glance());
         let outcome = end_of(catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply))));
         self.clock.ran(call.function);
         let length = if outcome.is_ok() { reply.length } else { reply.shorten() };
         let ran = Ran { outcome, length, small_limit, in_place, timed };
         if outcome.is_err() || length > small_limit || large.buffer.is_some() {
             let (buffer, announced) = (large.buffer, large.pipelined.and_then(PipelinedReply::end));
-            return self.answer_otherwise(domain, lane, call, ran, (buffer, announced), batch);
+            return self.answer_otherwise(cx, lane, call, ran, (buffer, announced), batch);
         }
         if let Some(began) = timed {
-            self.timed(call.function, began);
+            self.timed(cx.fabric.host(), call.function, began);
         }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::NONE);
         if let Some(batch) = batch {
-            return self.put(domain, lane, meta, ran, batch);
+            return self.put(cx, lane, meta, ran, batch);
         }
         lane.keep(&meta, &self.reply[..length]);
-        lane.answer(&mut Cx { fabric: &self.fabric, domain }, meta, &self.reply[..length], self.out.draining)
-            .map_err(broken)
+        lane.answer(cx, meta, &self.reply[..length], self.out.draining).map_err(broken)
     }
 
     /// Answers a call that failed or whose result is large.
     #[inline(never)]
     fn answer_otherwise(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         ran: Ran,
@@ -116,7 +115,7 @@ impl<F: Fabric> Dispatcher<F> {
     ) -> Result<(), Violation> {
         let Ran { outcome, length, small_limit, timed, .. } = ran;
         if let Some(began) = timed {
-            self.timed(call.function, began);
+            self.timed(cx.fabric.host(), call.function, began);
         }
         if let Some(announced) = announced
             && let Some(buffer) = buffer.take()
@@ -125,33 +124,27 @@ impl<F: Fabric> Dispatcher<F> {
             Self::keep_announced(lane, call, buffer, (announced, whole))?;
             if whole {
                 lane.answered();
-                return self.send_pending(domain, lane).map(drop);
+                return self.send_pending(cx, lane).map(drop);
             }
             // An error answer gives the announced result up.
             if outcome.is_ok() {
-                return self.answer_small(domain, lane, call, Status::HandlerPanicked, HANDLER_RAN);
+                return self.answer_small(cx, lane, call, Status::HandlerPanicked, HANDLER_RAN);
             }
         }
         let (status, length) = match outcome {
             Ok(()) if length > small_limit => {
-                return self.export(domain, lane, call, buffer, batch);
+                return self.export(cx, lane, call, buffer, batch);
             }
             Ok(()) => (Status::Ok, length),
             Err(failed) => match failure(failed, length) {
                 Ok(answer) => answer,
-                Err(status) => return self.refuse_executed(domain, lane, call, status, batch),
+                Err(status) => return self.refuse_executed(cx, lane, call, status, batch),
             },
         };
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
         match batch {
-            Some(batch) => self.put(domain, lane, meta, Ran { length, ..ran }, batch),
-            None => self.out.put_answer(
-                &mut Cx { fabric: &self.fabric, domain },
-                lane,
-                meta,
-                &self.reply[..length],
-                None,
-            ),
+            Some(batch) => self.put(cx, lane, meta, Ran { length, ..ran }, batch),
+            None => self.out.put_answer(cx, lane, meta, &self.reply[..length], None),
         }
     }
 
@@ -159,20 +152,14 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(always)]
     fn put(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         meta: EntryMeta,
         Ran { length, in_place, .. }: Ran,
         batch: &mut BatchState,
     ) -> Result<(), Violation> {
         if !in_place {
-            return self.out.put_answer(
-                &mut Cx { fabric: &self.fabric, domain },
-                lane,
-                meta,
-                &self.reply[..length],
-                Some(batch),
-            );
+            return self.out.put_answer(cx, lane, meta, &self.reply[..length], Some(batch));
         }
         let staging = &mut self.out.staging[..lane.max_answer()];
         if let Some(replies) = &mut lane.replies
@@ -188,7 +175,7 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(never)]
     pub(super) fn export(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         buffer: Option<Buffer<F::Memory>>,
@@ -206,7 +193,7 @@ impl<F: Fabric> Dispatcher<F> {
             descriptor.map(|descriptor| (descriptor, buffer))
         });
         let Some((descriptor, buffer)) = described else {
-            return self.refuse_executed(domain, lane, call, Status::TooLarge, batch);
+            return self.refuse_executed(cx, lane, call, Status::TooLarge, batch);
         };
         let length = buffer.len();
         if lane.plan.large == LargePayload::Eager {
@@ -215,20 +202,14 @@ impl<F: Fabric> Dispatcher<F> {
             lane.transfers.keep_exported(call.call, buffer);
         }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
-        let put = self.out.put_answer(
-            &mut Cx { fabric: &self.fabric, domain },
-            lane,
-            meta,
-            &descriptor.encode(),
-            batch,
-        );
+        let put = self.out.put_answer(cx, lane, meta, &descriptor.encode(), batch);
         let made = lane.transfers.make();
         if lane.plan.large == LargePayload::Pipelined && length > PIECE {
             // Queued after the answer, even if that waits for room.
             made.pending_transfers.filled(call.call, length as u32);
             return put;
         }
-        made.exports.sent(&self.fabric, length);
+        made.exports.sent(cx.fabric, length);
         put
     }
 

@@ -1,7 +1,7 @@
 //! The control lines of lanes whose leases end: many in one registered region, so that memory and registrations of a
 //! client are a line and not a page (ScaleRPC section 3.3).
 
-use crate::path::CONTROL_BYTES;
+use crate::path::{CONTROL_BYTES, Cx};
 use dunlin_fabric::{Access, Fabric, Region, RegisterError, ThreadDomain};
 use std::sync::Arc;
 
@@ -57,8 +57,7 @@ impl<F: Fabric> ControlLines<F> {
     /// Takes a line for a client of a user. Registers memory for the first one, and for each further 1 024.
     pub(crate) fn take(
         &mut self,
-        fabric: &F,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         user: Option<u32>,
     ) -> Result<ControlLine<F>, RegisterError> {
         for lines in self.0.iter_mut().filter(|lines| lines.user == user) {
@@ -66,9 +65,9 @@ impl<F: Fabric> ControlLines<F> {
                 return Ok(ControlLine { region: lines.region.clone(), at });
             }
         }
-        let region = Region::new(fabric.register((LINES * CONTROL_BYTES) as u64, Access::WRITE)?);
+        let region = Region::new(cx.fabric.register((LINES * CONTROL_BYTES) as u64, Access::WRITE)?);
         // The worker looks at the words of two groups and not of all lanes, so no line needs a name.
-        domain.watch(&region);
+        cx.domain.watch(&region);
         let mut lines = Lines { user, region: region.clone(), taken: Box::new([0; LINES / 64]) };
         let at = lines.take().unwrap_or_default();
         self.0.push(lines);
@@ -96,8 +95,9 @@ mod tests {
         Sim::run_with(Settings::default(), 1, |fabric| {
             let mut domain = fabric.domain().unwrap();
             let mut lines = ControlLines::<Sim>::new();
-            let mut take =
-                |lines: &mut ControlLines<Sim>, user| lines.take(&fabric, &mut domain, user).unwrap();
+            let mut take = |lines: &mut ControlLines<Sim>, user| {
+                lines.take(&mut Cx::of(&fabric, &mut domain), user).unwrap()
+            };
             let mut held: Vec<_> = (0..LINES + 10).map(|_| take(&mut lines, None)).collect();
             let place = |line: &ControlLine<Sim>| (Arc::as_ptr(line.region.memory()) as usize, line.at);
             assert_eq!(held.iter().map(place).collect::<BTreeSet<_>>().len(), LINES + 10);

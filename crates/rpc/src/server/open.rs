@@ -59,7 +59,7 @@ pub(crate) fn open_lane<F: Fabric>(
     command: OpenCommand<F>,
     serial: u64,
 ) -> Result<ServerLane<F>, ConnectError> {
-    let fabric = worker.fabric();
+    let fabric = worker.fabric.clone();
     let index = worker.next_index();
     let plan = command.plan;
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
@@ -416,7 +416,7 @@ fn join<F: Fabric>(
         client_key: RegionKey(command.client_key.0),
         window: command.window,
         config: Arc::clone(&worker.shared().config),
-        opened: worker.dispatcher.read_clock(),
+        opened: worker.dispatcher.clock.read_now(worker.fabric.host()),
         credits: command.credits,
         granted: std::mem::take(&mut made.keys),
         leased,

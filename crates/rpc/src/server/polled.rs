@@ -135,15 +135,15 @@ impl<F: Fabric> Dispatcher<F> {
     #[inline(never)]
     pub(super) fn start(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<bool, Violation> {
         let Some(service) = &mut self.polled.service else { return Ok(false) };
-        self.fabric.host().charge(Work::Dispatch, 1);
-        self.fabric.host().checkpoint(Site::BeforeDispatch);
+        cx.fabric.host().charge(Work::Dispatch, 1);
+        cx.fabric.host().checkpoint(Site::BeforeDispatch);
         let Call { function, deadline, .. } = call;
         let request = Request { function, payload, session: lane.session, deadline, clock: &self.now };
         let mut is_kept = false;
@@ -156,7 +156,7 @@ impl<F: Fabric> Dispatcher<F> {
             is_kept: &mut is_kept,
         };
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
-        let mut large = Exported::new(&self.fabric, &mut lane.transfers);
+        let mut large = Exported::new(cx.fabric, &mut lane.transfers);
         let mut reply = Reply {
             small: &mut self.reply,
             length: 0,
@@ -164,7 +164,7 @@ impl<F: Fabric> Dispatcher<F> {
             limit: self.shared.config.max_response as usize,
             large: &mut large,
         };
-        let timed = self.sampling.is_due().then(|| self.fabric.host().glance());
+        let timed = self.sampling.is_due().then(|| cx.fabric.host().glance());
         let started = catch_unwind(AssertUnwindSafe(|| service.start(&request, &mut reply, later)));
         self.clock.ran(function);
         if is_kept {
@@ -184,23 +184,21 @@ impl<F: Fabric> Dispatcher<F> {
         let length = if outcome.is_ok() { reply.length } else { reply.shorten() };
         let buffer = large.buffer;
         if let Some(began) = timed {
-            self.timed(function, began);
+            self.timed(cx.fabric.host(), function, began);
         }
         let (status, length) = match outcome {
             Ok(()) if length > small_limit => {
-                return self.export(domain, lane, call, buffer, batch).map(|()| true);
+                return self.export(cx, lane, call, buffer, batch).map(|()| true);
             }
             Ok(()) => (Status::Ok, length),
             Err(failed) => match failure(failed, length) {
                 Ok(answer) => answer,
                 Err(status) => {
-                    return self.refuse_executed(domain, lane, call, status, batch).map(|()| true);
+                    return self.refuse_executed(cx, lane, call, status, batch).map(|()| true);
                 }
             },
         };
         let meta = answer_meta(call.call, call.thread, status, Flags::NONE);
-        self.out
-            .put_answer(&mut Cx { fabric: &self.fabric, domain }, lane, meta, &self.reply[..length], batch)
-            .map(|()| true)
+        self.out.put_answer(cx, lane, meta, &self.reply[..length], batch).map(|()| true)
     }
 }

@@ -3,7 +3,7 @@
 use super::dispatch::{Call, Dispatcher};
 use super::lane::ServerLane;
 use super::worker::Worker;
-use crate::path::Violation;
+use crate::path::{Cx, Violation};
 use dunlin_fabric::{Buffer, Fabric, Host, Link, Work};
 use dunlin_wire::Status;
 use std::collections::VecDeque;
@@ -82,11 +82,11 @@ pub(crate) enum NotAnswered {
 
 impl<F: Fabric> Dispatcher<F> {
     /// Keeps a request for the thread that runs the worker; returns `false` if the worker holds no calls.
-    pub(super) fn hold(&mut self, lane: &mut ServerLane<F>, call: Call, payload: &[u8]) -> bool {
+    pub(super) fn hold(&mut self, fabric: &F, lane: &mut ServerLane<F>, call: Call, payload: &[u8]) -> bool {
         let Some(held) = &mut self.held else { return false };
         let mut copy = held.copies.pop().unwrap_or_default();
         copy.extend_from_slice(payload);
-        self.fabric.host().charge(Work::CopyBytes, payload.len() as u32);
+        fabric.host().charge(Work::CopyBytes, payload.len() as u32);
         let of_lane = lane.held.get_or_insert_default();
         of_lane.waiting.push_back(Waiting { call, payload: copy });
         if !std::mem::replace(&mut of_lane.listed, true) {
@@ -100,27 +100,27 @@ impl<F: Fabric> Dispatcher<F> {
     /// memory, and the buffer gets other memory.
     fn answer_from(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         buffer: &mut Buffer<F::Memory>,
         size: usize,
     ) -> Result<Result<(), Violation>, NotAnswered> {
         if size <= self.small_limit(lane) {
-            return Ok(self.answer_small(domain, lane, call, Status::Ok, &buffer[..size]));
+            return Ok(self.answer_small(cx, lane, call, Status::Ok, &buffer[..size]));
         }
         let exports = &mut lane.transfers.make().exports;
         let (reserved, can_send) =
-            (exports.reserve_to_fill(&self.fabric, buffer.len()), exports.can_send(buffer));
+            (exports.reserve_to_fill(cx.fabric, buffer.len()), exports.can_send(buffer));
         let mut leaves = reserved.map_err(|_| no_memory(lane))?;
         if can_send {
             std::mem::swap(&mut leaves, buffer);
         } else {
-            self.fabric.host().charge(Work::CopyBytes, size as u32);
+            cx.fabric.host().charge(Work::CopyBytes, size as u32);
             leaves[..size].copy_from_slice(&buffer[..size]);
         }
         leaves.set_length(size);
-        Ok(self.export(domain, lane, call, Some(leaves), None))
+        Ok(self.export(cx, lane, call, Some(leaves), None))
     }
 }
 
@@ -156,8 +156,7 @@ impl<F: Fabric> Worker<F> {
             let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotTaken::Gone) };
             let Some(of_lane) = &mut lane.held else { return Ok(None) };
             let Some(first) = of_lane.waiting.front() else { return Ok(None) };
-            let Dispatcher { fabric, clock, held, .. } = &mut self.dispatcher;
-            let host = fabric.host();
+            let (Dispatcher { clock, held, .. }, host) = (&mut self.dispatcher, self.fabric.host());
             // The thread that takes calls also does what they ask for.
             clock.time_passed();
             let late = clock.is_past(host, first.call.deadline);
@@ -181,7 +180,8 @@ impl<F: Fabric> Worker<F> {
             }
             lane.in_service -= 1;
             let status = Status::DeadlineExceeded;
-            let refused = self.dispatcher.answer_small(&mut self.domain, lane, waiting.call, status, &[]);
+            let cx = &mut Cx::of(&self.fabric, &mut self.domain);
+            let refused = self.dispatcher.answer_small(cx, lane, waiting.call, status, &[]);
             self.after_answer(client.lane, refused);
         }
     }
@@ -194,7 +194,7 @@ impl<F: Fabric> Worker<F> {
     ) -> Result<Buffer<F::Memory>, NotAnswered> {
         let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotAnswered::Gone) };
         let exports = &mut lane.transfers.make().exports;
-        exports.reserve_to_fill(&self.dispatcher.fabric, length).map_err(|_| no_memory(lane))
+        exports.reserve_to_fill(&self.fabric, length).map_err(|_| no_memory(lane))
     }
 
     /// Answers the oldest taken call of a lane.
@@ -207,7 +207,8 @@ impl<F: Fabric> Worker<F> {
         let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotAnswered::Gone) };
         let oldest = lane.held.as_ref().and_then(|of_lane| of_lane.taken.front().copied());
         let Some(call) = oldest else { return Err(NotAnswered::NothingTaken) };
-        let answered = self.dispatcher.answer_from(&mut self.domain, lane, call, buffer, size)?;
+        let cx = &mut Cx::of(&self.fabric, &mut self.domain);
+        let answered = self.dispatcher.answer_from(cx, lane, call, buffer, size)?;
         if let Some(of_lane) = &mut lane.held {
             of_lane.taken.pop_front();
         }

@@ -4,7 +4,7 @@
 
 use super::dispatch::{Call, Dispatcher};
 use super::lane::ServerLane;
-use crate::path::Violation;
+use crate::path::{Cx, Violation};
 use crate::service::FunctionMode;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_wire::BatchState;
@@ -71,8 +71,8 @@ impl FunctionSet {
 impl<F: Fabric> Dispatcher<F> {
     /// Reports the handler of a call that began at `began` if it was slow, once for each function.
     #[cold]
-    pub(super) fn timed(&mut self, function: u16, began: Nanos) {
-        let took = Duration::from_nanos(self.fabric.host().glance().saturating_sub(began));
+    pub(super) fn timed(&mut self, host: &F::Host, function: u16, began: Nanos) {
+        let took = Duration::from_nanos(host.glance().saturating_sub(began));
         if took > SLOW_HANDLER && !self.may_leave(function) && self.shared.slow.add(function) {
             let service = &mut self.service;
             // The worker outlives a panic of the service here, as in a call.
@@ -89,7 +89,7 @@ impl<F: Fabric> Dispatcher<F> {
     /// `false` then. A run that overruns the default slice is the last one on this worker.
     pub(super) fn execute_unless_left(
         &mut self,
-        domain: &mut F::Domain,
+        cx: &mut Cx<'_, F>,
         lane: &mut ServerLane<F>,
         call: Call,
         payload: &[u8],
@@ -99,13 +99,13 @@ impl<F: Fabric> Dispatcher<F> {
         if self.shared.long.contains(function) {
             return Ok(false);
         }
-        let began = self.fabric.host().glance();
-        let executed = self.execute(domain, lane, call, payload, batch);
+        let began = cx.fabric.host().glance();
+        let executed = self.execute(cx, lane, call, payload, batch);
         if !self.may_leave(function) {
-            self.timed(function, began);
+            self.timed(cx.fabric.host(), function, began);
             return executed.map(|()| true);
         }
-        let took = self.fabric.host().glance().saturating_sub(began);
+        let took = cx.fabric.host().glance().saturating_sub(began);
         if took > self.shared.turns.default_slice() && self.shared.long.add(function) {
             tracing::info!(target: "dunlin::server", function, took, "a function overran a slice: the pool runs it from now on");
         }

@@ -30,7 +30,7 @@ use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
 use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
-use crate::path::{HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
+use crate::path::{Cx, HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{CompletionMode, SMALL_LIMIT};
 use crate::service::FunctionMode;
 use crate::tune::response_modes::ResponseModes;
@@ -105,6 +105,7 @@ pub struct Worker<F: Fabric> {
     pub(crate) by_queue_pair: BTreeMap<QueuePairId, u16>,
     completions: Vec<Completion<F::Memory>>,
     scratch: Box<Scratch>,
+    pub(crate) fabric: F,
     pub(super) dispatcher: Dispatcher<F>,
     number: u16,
     serials: u64,
@@ -183,8 +184,8 @@ impl<F: Fabric> Worker<F> {
             by_queue_pair: BTreeMap::new(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
             scratch: scratch(),
+            fabric: fabric.clone(),
             dispatcher: Dispatcher {
-                fabric: fabric.clone(),
                 reply: vec![0; SMALL_LIMIT as usize],
                 imports: Pool::new(None, shared.config.large_memory),
                 inbox,
@@ -236,10 +237,6 @@ impl<F: Fabric> Worker<F> {
         self.number
     }
 
-    pub(crate) fn fabric(&self) -> F {
-        self.dispatcher.fabric.clone()
-    }
-
     pub(crate) fn shared(&self) -> &Shared<F> {
         &self.dispatcher.shared
     }
@@ -254,12 +251,12 @@ impl<F: Fabric> Worker<F> {
     /// Makes [`progress`](Worker::progress), and if nothing arrived, waits once as the lanes' plans ask, for `at_most`
     /// ([`Duration::MAX`]: without a look at the clock). Returns the number of messages before the wait.
     pub fn step(&mut self, at_most: Duration) -> usize {
-        self.step_until(end_of(self.dispatcher.fabric.host(), at_most))
+        self.step_until(end_of(self.fabric.host(), at_most))
     }
 
     /// As [`step`](Worker::step), until a time on the host's clock.
     pub(crate) fn step_until(&mut self, until: Nanos) -> usize {
-        self.dispatcher.fabric.host().checkpoint(Site::WorkerLoop);
+        self.fabric.host().checkpoint(Site::WorkerLoop);
         let mut handled = self.progress();
         if std::mem::take(&mut self.rested) && handled == 0 {
             // The wake-up belongs to no lane: check lane health now.
@@ -271,15 +268,15 @@ impl<F: Fabric> Worker<F> {
             return handled;
         }
         let (mode, spin_until) =
-            self.waiter.next(self.sleep, || self.domain.crowding(), || self.dispatcher.fabric.host().now());
+            self.waiter.next(self.sleep, || self.domain.crowding(), || self.fabric.host().now());
         let until = until.min(spin_until).min(self.groups_wake_at());
         let (mode, mut until) = match self.dispatcher.polled.keeps() {
-            true => self.dispatcher.polled.bound((mode, until), || self.dispatcher.fabric.host().now()),
+            true => self.dispatcher.polled.bound((mode, until), || self.fabric.host().now()),
             false => (mode, until),
         };
         // A client that reports room does not wake this wait.
         if self.ending || !self.ready.is_empty() {
-            until = until.min(self.dispatcher.fabric.host().now() + 1_000_000);
+            until = until.min(self.fabric.host().now() + 1_000_000);
         }
         self.told = false;
         let armed = self.domain.arm(mode);
@@ -290,7 +287,7 @@ impl<F: Fabric> Worker<F> {
             self.waiter.reset();
             return late;
         }
-        self.dispatcher.fabric.host().checkpoint(Site::BeforeSleep);
+        self.fabric.host().checkpoint(Site::BeforeSleep);
         let wake = self.domain.wait(armed, until);
         self.rested = mode.sleeps() || wake != Wake::Arrived;
         if mode.sleeps() || self.waiter.has_looked_long() {
@@ -299,7 +296,7 @@ impl<F: Fabric> Worker<F> {
         match self.domain.woken_at() {
             Some(now) => self.dispatcher.clock.woke(now),
             None if mode.sleeps() => {
-                let now = self.dispatcher.fabric.host().now();
+                let now = self.fabric.host().now();
                 self.dispatcher.clock.woke(now);
             }
             None => {}
@@ -369,7 +366,7 @@ impl<F: Fabric> Worker<F> {
             self.look_at_activity();
             // While nothing runs, nothing else reads the clock.
             if self.domain.woken_at().is_none() {
-                self.dispatcher.read_clock();
+                self.dispatcher.clock.read_now(self.fabric.host());
             }
         }
         if self.ending {
@@ -490,7 +487,8 @@ impl<F: Fabric> Worker<F> {
             self.signaled += 1;
         }
         let reading = lane.transfers.reads();
-        let served = self.dispatcher.serve(&mut self.domain, lane, &mut self.scratch);
+        let cx = &mut Cx::of(&self.fabric, &mut self.domain);
+        let served = self.dispatcher.serve(cx, lane, &mut self.scratch);
         // Also after a violation: the lane is removed with all its READs.
         if lane.transfers.reads() != reading {
             self.reading = (self.reading + lane.transfers.reads()).saturating_sub(reading);
@@ -541,7 +539,7 @@ impl<F: Fabric> Worker<F> {
     }
 
     fn on_completion(&mut self, completion: Completion<F::Memory>) -> usize {
-        self.dispatcher.fabric.host().charge(Work::PollCompletion, 1);
+        self.fabric.host().charge(Work::PollCompletion, 1);
         if self.datagrams.as_ref().is_some_and(|pair| pair.queue_pair == completion.queue_pair) {
             self.on_datagram(completion);
             return 0;
@@ -623,7 +621,8 @@ impl<F: Fabric> Worker<F> {
                     Ok(Pulled::Whole(buffer)) => Ok(Some(buffer)),
                     Ok(Pulled::Part) => return 1,
                     Ok(Pulled::Over) => {
-                        self.dispatcher.on_given_up(&mut self.domain, lane, call).map(|()| None)
+                        let cx = &mut Cx::of(&self.fabric, &mut self.domain);
+                        self.dispatcher.on_given_up(cx, lane, call).map(|()| None)
                     }
                     Err(violation) => Err(violation),
                 };
@@ -641,7 +640,8 @@ impl<F: Fabric> Worker<F> {
                 };
                 let Some(call) = lane.transfers.take_reading(call) else { return 0 };
                 self.dispatcher.clock.time_passed();
-                match self.dispatcher.dispatch(&mut self.domain, lane, call, &buffer, None) {
+                let cx = &mut Cx::of(&self.fabric, &mut self.domain);
+                match self.dispatcher.dispatch(cx, lane, call, &buffer, None) {
                     Ok(()) => self.list(index),
                     Err(_) => self.remove(index),
                 }
@@ -736,8 +736,8 @@ impl<F: Fabric> Worker<F> {
                         continue;
                     }
                     place.in_service = place.in_service.saturating_sub(1);
-                    let answered =
-                        self.dispatcher.answer_owned(&mut self.domain, place, call, status, &payload);
+                    let cx = &mut Cx::of(&self.fabric, &mut self.domain);
+                    let answered = self.dispatcher.answer_owned(cx, place, call, status, &payload);
                     self.after_answer(lane, answered);
                 }
                 Command::CloseLane { session, number, link } => self.begin_closing(session, number, &link),
@@ -752,7 +752,7 @@ impl<F: Fabric> Worker<F> {
                 Command::Drain { until } => {
                     self.dispatcher.out.draining = true;
                     (self.drain_until, self.ending) = (Some(until), true);
-                    self.last_message = self.dispatcher.fabric.host().now();
+                    self.last_message = self.fabric.host().now();
                 }
             }
         }

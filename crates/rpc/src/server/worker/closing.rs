@@ -36,7 +36,7 @@ impl<F: Fabric> Worker<F> {
             let text = "the lane has ended already";
             return super::open::refuse_with(link, number, RefusalCode::UNKNOWN_LANE, text);
         };
-        let until = self.dispatcher.fabric.host().now().saturating_add(PATIENCE);
+        let until = self.fabric.host().now().saturating_add(PATIENCE);
         self.closing.push(ClosingLane { index: lane.index, serial: lane.serial, until, busy_until: 0 });
         self.ending = true;
     }
@@ -71,7 +71,7 @@ impl<F: Fabric> Worker<F> {
             let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.serial == closing.serial) else {
                 return false;
             };
-            let now = self.dispatcher.fabric.host().now();
+            let now = self.fabric.host().now();
             let busy = served > 0 || lane.more || !lane.is_quiet() || lane.transfers.are_exported();
             if busy {
                 closing.busy_until = now.saturating_add(QUIET);
@@ -123,7 +123,7 @@ impl<F: Fabric> Worker<F> {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
         let (link, keys) = (lane.link().clone(), lane.granted_keys());
         self.remove(index);
-        end_grants(self.dispatcher.fabric.host(), &link, keys);
+        end_grants(self.fabric.host(), &link, keys);
     }
 }
 

@@ -25,10 +25,7 @@ impl<F: Fabric> Worker<F> {
             if !lane.credits.as_mut().is_some_and(|credits| credits.look_again()) {
                 continue;
             }
-            if lane
-                .send_credits(&mut Cx { fabric: &self.dispatcher.fabric, domain: &mut self.domain })
-                .is_err()
-            {
+            if lane.send_credits(&mut Cx::of(&self.fabric, &mut self.domain)).is_err() {
                 self.remove(index as u16);
             }
         }

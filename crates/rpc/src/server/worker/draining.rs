@@ -11,7 +11,7 @@ impl<F: Fabric> Worker<F> {
     /// Ends a draining worker when its lanes are quiet or the time is up, and reports the last message taken
     /// on each lane.
     pub(super) fn drain(&mut self, until: Nanos, handled: usize) {
-        let now = self.dispatcher.fabric.host().now();
+        let now = self.fabric.host().now();
         if handled > 0 {
             self.last_message = now;
         }

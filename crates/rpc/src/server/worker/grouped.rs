@@ -31,7 +31,7 @@ impl<F: Fabric> Worker<F> {
     /// Returns the pool for the clients of a connection, granted to the connection, and a line for one of its lanes,
     /// which goes back by [`ControlLines::give_back`](crate::server::lines::ControlLines::give_back).
     pub(crate) fn memory_for(&mut self, link: &F::Link) -> Result<GroupMemory<F>, ConnectError> {
-        let fabric = self.fabric();
+        let fabric = self.fabric.clone();
         let count = Groups::<F>::zones(&self.shared().turns);
         let groups = match &mut self.groups {
             Some(groups) => groups,
@@ -57,7 +57,7 @@ impl<F: Fabric> Worker<F> {
         // Lanes keep the place in two bytes.
         let place = u16::try_from(place).map_err(|_| ConnectError::Handshake("too many users".into()))?;
         let key = link.grant(pool.memory(), Access::WRITE)?;
-        let line = groups.lines.take(&fabric, &mut self.domain, user)?;
+        let line = groups.lines.take(&mut Cx::of(&fabric, &mut self.domain), user)?;
         Ok(GroupMemory { place, pool, key, line })
     }
 
@@ -102,7 +102,7 @@ impl<F: Fabric> Worker<F> {
         let awaits = self.groups.as_ref().is_some_and(|groups| !groups.awaited.is_empty());
         let mut now = 0;
         if awaits || self.groups_wake_at() != Nanos::MAX {
-            now = self.dispatcher.fabric.host().now();
+            now = self.fabric.host().now();
             self.look_for_words(now);
             if let Some(groups) = &mut self.groups {
                 groups.end_slice(&self.dispatcher.shared.turns, now);
@@ -223,7 +223,7 @@ impl<F: Fabric> Worker<F> {
             return false;
         };
         let Some(leased) = &mut lane.leased else { return false };
-        self.dispatcher.fabric.host().charge(Work::PollMiss, 1);
+        self.fabric.host().charge(Work::PollMiss, 1);
         let word = leased.word();
         let zones = &mut groups.pools[leased.pool()].zones;
         let announced = leased.member.on_word(word, lane.rx.head(), ZONE_BYTES / LINE as u32, zones);
@@ -241,7 +241,7 @@ impl<F: Fabric> Worker<F> {
         let Ok(into) = groups.arena.reserve(length as usize) else { return true };
         let offset = u64::from(ZONE_BYTES - to_end * LINE as u32);
         let from = RemoteSlice { key: leased.staged, offset, length };
-        self.dispatcher.fabric.host().charge(Work::PostWork, 1);
+        self.fabric.host().charge(Work::PostWork, 1);
         let operation = Operation::Read { from, into };
         let request = WorkRequest { id: route::fetch(index), operation, signaled: true };
         match self.domain.post(lane.queue_pair, request) {
@@ -296,7 +296,7 @@ impl<F: Fabric> Worker<F> {
                 let base = u64::from(lane.mark.zone) * u64::from(ZONE_BYTES);
                 lane.rx.renew(&Lease { base, epoch: leased.member.epoch() });
             } else if may_lease && pool.zones.is_used_up() && !leased.member.is_leased() {
-                pool.short_since.get_or_insert_with(|| self.dispatcher.fabric.host().now());
+                pool.short_since.get_or_insert_with(|| self.fabric.host().now());
                 groups.counts.without_zone += 1;
             }
             lane.rx.took_read();
@@ -306,7 +306,9 @@ impl<F: Fabric> Worker<F> {
                     handled += 1;
                     let end = at + message.len();
                     let mut own = BatchState::new();
-                    self.dispatcher.on_message(&mut self.domain, lane, message, &mut own).map(|()| end)
+                    self.dispatcher
+                        .on_message(&mut Cx::of(&self.fabric, &mut self.domain), lane, message, &mut own)
+                        .map(|()| end)
                 }
                 Err(violation) => Err(violation),
             };
@@ -329,7 +331,7 @@ impl<F: Fabric> Worker<F> {
     #[cold]
     fn follow_turn(&mut self) -> usize {
         let mut handled = 0;
-        let now = self.dispatcher.fabric.host().now();
+        let now = self.fabric.host().now();
         let Some(groups) = &mut self.groups else { return 0 };
         for index in groups.follow(&self.dispatcher.shared.turns, now) {
             let mut told = false;
@@ -394,7 +396,7 @@ impl<F: Fabric> Worker<F> {
             credits: zone,
             ..Header::new(Kind::Credit)
         };
-        let mut cx = Cx { fabric: &self.dispatcher.fabric, domain: &mut self.domain };
+        let mut cx = Cx::of(&self.fabric, &mut self.domain);
         match lane.tx.single(&mut cx, &header, &[]) {
             Ok(()) => {
                 lane.mark.told();

@@ -33,7 +33,7 @@ impl<F: Fabric> Worker<F> {
         index: u16,
         settings: RequestPool,
     ) -> Result<PooledRing<F>, ConnectError> {
-        let (fabric, ring_bytes) = (self.fabric(), self.shared().config.max_ring_bytes);
+        let (fabric, ring_bytes) = (self.fabric.clone(), self.shared().config.max_ring_bytes);
         let user = link.peer().user;
         let place = match self.ring_pools.iter().position(|pool| pool.user == user) {
             Some(place) => place,

@@ -242,7 +242,7 @@ impl Worker<Sim> {
         for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.is_leased()) {
             let Some(leased) = &lane.leased else { continue };
             let epoch = leased.member.epoch();
-            let mut cx = Cx { fabric: &self.dispatcher.fabric, domain: &mut self.domain };
+            let mut cx = Cx::of(&self.fabric, &mut self.domain);
             if lie.name == "a zone outside the pool" {
                 // The lease has to end before another one can begin.
                 let end = marked(Mark::new(epoch, 0, true), lane.rx.head());
