@@ -1,6 +1,6 @@
 //! The messages between both sides of a measurement: JSON, over the fabric's control connection.
 
-use super::RatesError;
+use crate::RatesError;
 use dunlin_fabric::{Link, Nanos};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Small WRITEs over many connections, for the rates by connections (ScaleRPC figure 1(b)).
 
-use super::RatesError;
-use super::end::{AREA, End, LINE, Slice};
+use crate::RatesError;
+use crate::end::{AREA, End, LINE, Slice};
 use dunlin_fabric::{
     CONNECTION_BYTES, CompletionQueueId, CompletionStatus, Data, Endpoint, Fabric, Host, Nanos, Operation,
     PostError, QueuePairConfig, QueuePairId, RemoteSlice, ThreadDomain, WorkId, WorkRequest,

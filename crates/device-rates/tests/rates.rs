@@ -2,7 +2,7 @@
 
 #![allow(missing_docs)]
 
-use dunlin_bench::rates::{
+use dunlin_device_rates::{
     CONNECTIONS, MeasuredRates, RatesError, RatesOptions, SIZES, Step, measure, serve,
 };
 use dunlin_fabric::{Address, Fabric, Host, Rates, RatesSource};

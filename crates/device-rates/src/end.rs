@@ -1,8 +1,8 @@
 //! One side of a measured queue pair, and the loop that posts requests.
 
-use super::messages::{Hello, VERSION};
-use super::spread::Connections;
-use super::{LARGEST, MOST_WINDOW, RatesError};
+use crate::messages::{Hello, VERSION};
+use crate::spread::Connections;
+use crate::{LARGEST, MOST_WINDOW, RatesError};
 use dunlin_fabric::{
     Access, Arena, Buffer, Completion, CompletionQueueId, CompletionStatus, Data, Endpoint, Fabric, Host,
     Link as _, Nanos, Operation, PostError, QueuePairConfig, QueuePairId, Region, RegionKey, RemoteSlice,

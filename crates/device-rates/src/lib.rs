@@ -18,6 +18,8 @@
 //! initiator's CPU copies (shared memory), the location of the data in caches matters. There the host
 //! writes the data just before it is READ, and the peer reads the target just before it is written, as
 //! happens with results; and a slice passes over the memory only once.
+//!
+//! This crate holds that measurement. It knows nothing of RPC, and writes no files.
 
 mod end;
 mod messages;
