@@ -83,6 +83,11 @@ impl From<Problem> for RequestError {
                 RequestError::Limit { what: "buffers: drop some", limit: limit.into() }
             }
             Problem::BufferBytes(limit) => RequestError::Limit { what: "bytes of buffers: drop some", limit },
+            Problem::BufferExtents(limit) => RequestError::Limit {
+                what: "extents with buffers of this user's processes: make them in fewer processes, or wait for the end \
+                       of some",
+                limit: limit.into(),
+            },
             Problem::LockDeadline(_)
             | Problem::LockRefused { .. }
             | Problem::LockBusy(_)

@@ -273,6 +273,17 @@ impl Space {
         self.extents.get(usize::from(extent))?.tenant.as_ref()
     }
 
+    /// Returns the number of extents.
+    pub fn extents(&self) -> u16 {
+        // No more are added.
+        self.extents.len() as u16
+    }
+
+    /// Returns the number of extents whose only user is one of these.
+    pub fn extents_of(&self, is_one: impl Fn(&Principal) -> bool) -> u16 {
+        self.extents.iter().filter(|extent| extent.tenant.as_ref().is_some_and(&is_one)).count() as u16
+    }
+
     /// A process of the tenant is given an extent: it stays the tenant's until the process has ended.
     pub fn hold(&mut self, extent: u16) {
         if let Some(extent) = self.extents.get_mut(usize::from(extent)) {

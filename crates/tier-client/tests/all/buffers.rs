@@ -187,6 +187,29 @@ fn number_and_bytes_of_buffers_are_bounded() {
     }
 }
 
+/// Each attachment takes an extent, and the limits of a process do not see those that have ended.
+#[test]
+fn processes_of_one_user_do_not_take_all_extents() {
+    let [node, _two] = two_nodes("buffers-extents", |_| {});
+    let mut held = Vec::new();
+    let refused = loop {
+        let tier = attach(&node.address);
+        match tier.buffer(1) {
+            Ok(buffer) => held.push((tier, buffer)),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 8, "the node has no extent left");
+    };
+    assert!(matches!(refused, RequestError::Limit { limit: 4, .. }), "{refused:?}");
+    assert_eq!(held.len(), 4);
+    // There is room in the extent of a process that has one, and in those of all users.
+    let [.., (tier, _)] = &held[..] else { unreachable!("four") };
+    drop(tier.buffer(100_000).unwrap());
+    drop(tier.malloc(2 << 20, Spec::here()).unwrap());
+    drop(held);
+    is_empty(&node);
+}
+
 /// Operations whose time is over at any place. Each byte of the buffer is an old or a new one, and does not change when
 /// the node goes on; no byte that the process stores afterwards is written.
 #[test]

@@ -14,11 +14,19 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// The kind of tenants that are processes.
+const KIND: &str = "process";
+/// The buffers of all processes of a principal take at most one of so many extents. An extent stays its process's until
+/// that process has ended, however few bytes of it are in use.
+const EXTENTS: u16 = 2;
+
 /// The buffers of a process.
 #[derive(Debug)]
 pub(super) struct Buffers {
     /// The user of the extents. No principal has its name. It is the same in each life of the node.
     pub(super) tenant: Principal,
+    /// The tenants of all processes of the principal have names that begin so.
+    family: String,
     /// By handle of the process.
     shares: Mutex<BTreeMap<u64, Share>>,
 }
@@ -46,15 +54,18 @@ impl Drop for Share {
 }
 
 impl Buffers {
-    /// Makes the buffers of the process that has a secret: none. The name of the tenant does not tell the secret.
-    pub(super) fn new(seed: u64, secret: &Secret) -> Buffers {
-        let number = |part: u8| {
+    /// Makes the buffers of the process of a principal that has a secret: none. The name of the tenant does not tell the
+    /// secret.
+    pub(super) fn new(principal: &str, seed: u64, secret: &Secret) -> Buffers {
+        let number = |of: &dyn Fn(&mut DefaultHasher)| {
             let mut hasher = DefaultHasher::new();
-            (part, seed, secret).hash(&mut hasher);
+            of(&mut hasher);
             hasher.finish()
         };
-        let tenant = Principal::numbered("process", [number(1), number(2)]);
-        Buffers { tenant, shares: Mutex::default() }
+        let family = number(&|hasher| principal.hash(hasher));
+        let own = number(&|hasher| (seed, secret).hash(hasher));
+        let tenant = Principal::numbered(KIND, [family, own]);
+        Buffers { tenant, family: format!("{KIND} {family:016x}"), shares: Mutex::default() }
     }
 
     fn shares(&self) -> MutexGuard<'_, BTreeMap<u64, Share>> {
@@ -121,7 +132,13 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             return Err(Problem::BufferBytes(limits.buffer_bytes));
         }
         process.check_room(limits.handles)?;
+        self.check_extents(process, false)?;
         let region = process.tier.malloc(length, Spec::owned_by(process.buffers.tenant.clone()))?;
+        if let Err(problem) = self.check_extents(process, true) {
+            // Nobody got to know it.
+            let _ = region.free();
+            return Err(problem);
+        }
         self.tier.node().prepare_local(&region)?;
         let region_number = self.region_number(region.id);
         let handle = self.open(process, region).map_err(|(problem, region)| {
@@ -135,6 +152,16 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             process.buffers.remove(handle);
         }
         Ok(Opened { handle, length, region: region_number })
+    }
+
+    /// Checks the extents of the buffers of a principal: before one of its processes takes one, which it does first if it
+    /// has none, and after it.
+    fn check_extents(&self, process: &Process<F, P>, has_taken: bool) -> Result<(), Problem> {
+        let (state, buffers) = (self.tier.node().state(), &process.buffers);
+        let most = (state.space.extents() / EXTENTS).max(1);
+        let taken = state.space.extents_of(|tenant| tenant.as_str().starts_with(&buffers.family));
+        let takes = !has_taken && state.space.extents_of(|tenant| *tenant == buffers.tenant) == 0;
+        if taken + u16::from(takes) > most { Err(Problem::BufferExtents(most)) } else { Ok(()) }
     }
 
     /// Counts the buffers among the handles of a process that began in an earlier life of the node.

@@ -435,7 +435,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         let services = Mutex::new(Slots::new(limits.services.into(), self.tier.draw() as u32));
         let locks = Mutex::new(LockTable::new(limits.locks, self.tier.draw() as u32));
         let directs = Directs::new(secret);
-        let buffers = Buffers::new(self.tier.node().lineage.seed, &secret);
+        let buffers = Buffers::new(tier.principal(), self.tier.node().lineage.seed, &secret);
         let number = 1 + self.attached.fetch_add(1, Ordering::Relaxed);
         let demand = Demand::default();
         let is_low = AtomicBool::new(tier.priority() == Priority::Low);

@@ -89,6 +89,8 @@ pub enum Problem {
     Buffers(u16),
     /// The buffers of the process would have more bytes than the node allows.
     BufferBytes(u64),
+    /// The buffers of all processes of the principal would take more extents than the node allows.
+    BufferExtents(u16),
     /// The process does not have the lock.
     NotHeld,
     /// A node is dead or has left, in the view of this number.
@@ -193,6 +195,7 @@ impl Problem {
             Problem::Locks(limit) => kind(30).u32(*limit),
             Problem::Buffers(limit) => kind(40).u16(*limit),
             Problem::BufferBytes(limit) => kind(41).u64(*limit),
+            Problem::BufferExtents(limit) => kind(42).u16(*limit),
             Problem::NotHeld => kind(31),
             Problem::NotOperator => kind(36),
             Problem::NotDirect(reason) => kind(38).u8(*reason as u8),
@@ -257,6 +260,7 @@ impl Problem {
             30 => Problem::Locks(reader.u32()?),
             40 => Problem::Buffers(reader.u16()?),
             41 => Problem::BufferBytes(reader.u64()?),
+            42 => Problem::BufferExtents(reader.u16()?),
             31 => Problem::NotHeld,
             36 => Problem::NotOperator,
             38 => Problem::NotDirect(NoDirect::from_wire(reader.u8()?).ok_or(Malformed)?),

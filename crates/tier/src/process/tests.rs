@@ -165,6 +165,7 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
         any::<u32>().prop_map(Problem::Locks),
         any::<u16>().prop_map(Problem::Buffers),
         any::<u64>().prop_map(Problem::BufferBytes),
+        any::<u16>().prop_map(Problem::BufferExtents),
         Just(Problem::NotHeld),
         ("[a-z ]{0,255}", any::<bool>())
             .prop_map(|(text, may_have_executed)| Problem::Other { text, may_have_executed }),
