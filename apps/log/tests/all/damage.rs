@@ -181,3 +181,98 @@ fn a_damaged_transaction_is_not_handed_on() {
     assert_eq!(positions, [committed[0].position, committed[2].position]);
     assert_eq!(closed, committed[2].position - committed[1].position);
 }
+
+const CLEANER: u64 = 192;
+const TABLE: u64 = 256;
+const TABLE_BYTES: usize = 16 * 64;
+
+/// Bytes in the table of writers that no writer has written. A cleaner at a hole that nobody can write leaves it, closes
+/// it, or finds the damage. It hands on each transaction once, in order.
+#[test]
+fn a_table_of_writers_that_was_written_over_is_harmless() {
+    let [alice, bob, _] = &on_shared_memory();
+    created(alice);
+    let committed = write(alice, 1, 3);
+    let metadata = metadata(bob);
+    let mut table = [0; TABLE_BYTES];
+    metadata.read(TABLE, &mut table).unwrap();
+    // A reservation that its writer has left.
+    let hole = metadata.fetch_add(TAIL, 64).unwrap();
+    let behind = write(alice, 2, 1);
+    let right: Vec<u64> = committed.iter().chain(&behind).map(|seen| seen.position).collect();
+    let row = |id: u64, watermark: u64| {
+        let mut bytes = [0; TABLE_BYTES];
+        bytes[..8].copy_from_slice(&id.to_le_bytes());
+        bytes[8..16].copy_from_slice(&watermark.to_le_bytes());
+        bytes
+    };
+    let mut random = [0; TABLE_BYTES];
+    let mut draw = 5u64;
+    random.iter_mut().for_each(|byte| {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *byte = (draw >> 33) as u8;
+    });
+    let mut cleaner = Cleaner::open(alice, LOG).unwrap();
+    let mut handed = Vec::new();
+    let mut clean = |handed: &mut Vec<u64>| {
+        let each = |one: &dunlin_app_log::Transaction<'_>| {
+            handed.push(one.position());
+            ControlFlow::Continue(())
+        };
+        let cleaned = cleaner.clean(each);
+        crate::cluster::sleep(alice, std::time::Duration::from_millis(30));
+        cleaned
+    };
+    // A watched writer and another one before the hole, one within it, and ones everywhere.
+    for garbage in
+        [row(u64::MAX, 3), row(2, hole), row(2, hole + 3), row(1 << 63, 0), random, [0x55; TABLE_BYTES]]
+    {
+        metadata.write(TABLE, &garbage).unwrap();
+        for _ in 0..3 {
+            match clean(&mut handed) {
+                Ok(_) | Err(LogError::Damaged { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+            assert!(right.starts_with(&handed), "{handed:?}, not {right:?}");
+        }
+        assert!(status(alice, LOG).is_ok());
+    }
+    metadata.write(TABLE, &[0xff; TABLE_BYTES]).unwrap();
+    let full = Writer::open(alice, LOG);
+    assert!(matches!(full, Err(LogError::TooManyWriters { .. })), "{full:?}");
+    metadata.write(TABLE, &table).unwrap();
+    while handed.len() < 4 {
+        clean(&mut handed).unwrap();
+    }
+    assert_eq!(handed, right);
+    drop(cleaner);
+    destroy(alice, LOG).unwrap();
+}
+
+/// The holder of a lease that was written over hears that it has lost it. The next one waits for the lease's time.
+#[test]
+fn a_cleaners_lease_that_was_written_over_is_lost() {
+    let [alice, bob, _] = &on_shared_memory();
+    created(alice);
+    let committed = write(alice, 1, 2);
+    let metadata = metadata(bob);
+    for word in [0, 1, u64::MAX] {
+        let mut cleaner = Cleaner::open(alice, LOG).unwrap();
+        metadata.write(CLEANER, &u64::to_le_bytes(word)).unwrap();
+        crate::cluster::sleep(alice, std::time::Duration::from_millis(100));
+        let lost = cleaner.clean(|_| ControlFlow::Continue(()));
+        assert!(matches!(lost, Err(LogError::LostLease)), "{lost:?}");
+        // Its end does not take the word from whoever has it.
+        drop(cleaner);
+        let mut found = [0; 8];
+        metadata.read(CLEANER, &mut found).unwrap();
+        assert_eq!(u64::from_le_bytes(found), word);
+    }
+    let mut positions = Vec::new();
+    let each = |one: &dunlin_app_log::Transaction<'_>| {
+        positions.push(one.position());
+        ControlFlow::Continue(())
+    };
+    Cleaner::open(alice, LOG).unwrap().clean(each).unwrap();
+    assert_eq!(positions, [committed[0].position, committed[1].position]);
+}
