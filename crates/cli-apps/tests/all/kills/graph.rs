@@ -1,6 +1,7 @@
 //! PageRank by three members on two nodes. A member, or a node with two of them, is killed.
 
 use super::{Nodes, below, check_survivor, kill, pass_part_of, until_killed, wait};
+use dunlin_app_graph::Edges;
 use dunlin_command_testing::{Folder, Running, dunlin};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,6 +18,25 @@ fn start(nodes: &Nodes, job: &str, out: &str, more: &[&str]) -> [Option<Running>
         let own = format!("{out}-{at}");
         Some(nodes.spawn(PLACES[at], &[&PROGRAM[..], &base, &["--output", &own], more].concat()))
     })
+}
+
+/// The textbook's PageRank from ranks of 1, as the command writes it.
+fn plain_ranks(edges: &Edges, rounds: u32) -> String {
+    let mut sources = vec![Vec::new(); edges.vertices() as usize];
+    let mut degrees = vec![0u32; sources.len()];
+    for (from, to) in edges.iter() {
+        sources[to as usize].push(from as usize);
+        degrees[from as usize] += 1;
+    }
+    sources.iter_mut().for_each(|row| row.sort_unstable());
+    let mut ranks = vec![1.0; sources.len()];
+    for _ in 0..rounds {
+        let sum = |row: &Vec<usize>| {
+            row.iter().fold(0.0, |sum, from| sum + ranks[*from] / f64::from(degrees[*from]))
+        };
+        ranks = sources.iter().map(|row| (1.0 - 0.85) + 0.85 * sum(row)).collect();
+    }
+    ranks.iter().enumerate().map(|(vertex, rank)| format!("{vertex} {rank}\n")).collect()
 }
 
 /// The rounds of the test, and their results.
@@ -99,6 +119,8 @@ fn kills_at_random_points_change_no_rank() {
     let (alone, out) = (folder.file("alone.txt"), folder.file("out.txt"));
     dunlin([&PROGRAM[..], &["--output", &alone]].concat()).well();
     let expected = std::fs::read(&alone).expect("written");
+    let plain = plain_ranks(&Edges::rmat(13, 16, 1).expect("a graph"), 60);
+    assert!(expected == plain.as_bytes(), "ranks that a plain program does not have");
     let mut rounds = Rounds { out, expected, times: [Duration::ZERO; 2], counts: [0; 4], ended_well: 0 };
     // The first rounds only measure the time of a job.
     assert!((0..2).all(|round| !rounds.run(round, 4)));
