@@ -16,7 +16,7 @@ use crate::service::{FunctionMode, Reply, Request};
 use crate::share::Client;
 use dunlin_fabric::RegionKey;
 use dunlin_fabric::{Address, Scheme, Task};
-use dunlin_fabric_sim::{Random, Settings, Sim};
+use dunlin_fabric_sim::{MachineSettings, Random, Settings, Sim};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -50,13 +50,25 @@ impl Raw {
 
     /// Makes a call and waits for its answer, which begins a lease.
     fn call(&mut self) {
-        let submitted = self.core.with_lane(self.lane, |cx, lane| lane.submit(cx, ECHO, b"a call", 0));
-        let Ok(id) = submitted else { panic!("the lane takes no call") };
-        while !self.core.is_done(id) {
+        let Some(id) = self.begin() else { panic!("the lane takes no call") };
+        while !self.has_ended(id) {
             self.step();
         }
-        assert_eq!(self.core.outcome(id).unwrap(), b"a call");
-        self.core.forget(id);
+    }
+
+    /// Begins a call, if the lane takes one.
+    fn begin(&mut self) -> Option<CallId> {
+        self.core.with_lane(self.lane, |cx, lane| lane.submit(cx, ECHO, b"a call", 0)).ok()
+    }
+
+    /// Returns whether a call has ended, which must have its answer, and forgets it then.
+    fn has_ended(&mut self, id: CallId) -> bool {
+        let has_ended = self.core.is_done(id);
+        if has_ended {
+            assert_eq!(self.core.outcome(id).unwrap(), b"a call");
+            self.core.forget(id);
+        }
+        has_ended
     }
 
     /// Begins a call of which the server learns; `false` if the lane takes none.
@@ -405,6 +417,72 @@ fn the_fabric_refuses_writes_that_the_connection_was_not_granted() {
         }
         other.call();
     });
+}
+
+/// Clients of another principal: those of the server's host are one, those of other hosts another. What a liar may write
+/// holds nothing of the victim, wherever the victim's zone and line are; and the victim's keys are refused.
+#[test]
+fn clients_of_another_principal_are_out_of_reach() {
+    let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
+    Sim::run_with(settings, 8, |fabric| {
+        let address = Address::new(Scheme::Sim, "principals").unwrap();
+        // One group, so that no lease ends.
+        let (server, workers, _) = serve(&fabric, &address, Load { group: 40, ..LOAD });
+        let far = fabric.process_on(1);
+        for (of_victim, of_liar) in [(&fabric, &far), (&far, &fabric)] {
+            let mut victim = Raw::connect(of_victim, &address);
+            victim.call();
+            let (_, pool, zone) = victim.memory();
+            let (line_key, line) = victim.core.lane(victim.lane).unwrap().control_line;
+            let zone = zone.expect("a lease");
+            for (key, offset) in [(pool, zone), (line_key, line as u64)] {
+                let mut liar = Raw::connect(of_liar, &address);
+                liar.call();
+                assert!(liar.write(key, offset, &[0xa5; LINE]));
+                assert!(liar.is_closed());
+            }
+            // In its own pool the victim's place is that of another one, or of nobody.
+            let mut liar = Raw::connect(of_liar, &address);
+            liar.call();
+            let mut others = Vec::new();
+            while liar.memory().2 == Some(zone) || liar.core.lane(liar.lane).unwrap().control_line.1 == line {
+                others.push(std::mem::replace(&mut liar, Raw::connect(of_liar, &address)));
+                liar.call();
+            }
+            let (_, own_pool, _) = liar.memory();
+            let (own_key, _) = liar.core.lane(liar.lane).unwrap().control_line;
+            let word = Word { tail: 77, heard: 3 }.to_wire().to_le_bytes();
+            assert!(liar.write(own_key, (line + WORD_AT) as u64, &word));
+            // The lines of the victim's next requests, at the time at which these arrive.
+            for _ in 0..40 {
+                let mut calls = Vec::new();
+                for number in 0..64 {
+                    if number % 16 == 0 {
+                        calls.extend(victim.begin());
+                    }
+                    let to = zone + number * LINE as u64;
+                    // Its queue may be full.
+                    while !liar.write(own_pool, to, &[0xa5; LINE]) {
+                        assert!(liar.core.is_usable(liar.lane), "its own pool is its own");
+                        liar.step();
+                    }
+                }
+                for _ in 0..1_000 {
+                    liar.step();
+                    victim.step();
+                    calls.retain(|id| !victim.has_ended(*id));
+                    if calls.is_empty() {
+                        break;
+                    }
+                }
+                assert!(calls.is_empty(), "requests are lost");
+            }
+            (0..10).for_each(|_| victim.call());
+        }
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
 }
 
 /// Requests that change before, while and after the server READs them. The server reads its private copy, so the liar has
