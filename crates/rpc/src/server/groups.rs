@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Bytes of a zone, and of the ring of a client under leases: the smallest ring, so that a pool stays in the cache.
 pub(crate) const ZONE_BYTES: u32 = *RING_BYTES.start();
+const _: () =
+    assert!(ZONE_BYTES as usize >= 2 * crate::path::MAX_MESSAGE, "a zone holds two of the longest messages");
 /// Bytes into which a worker READs announced requests. A READ that finds no room is posted later.
 pub(crate) const READ_BYTES: u64 = 1 << 20;
 
