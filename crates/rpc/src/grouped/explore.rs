@@ -8,6 +8,8 @@
 //! * A message is one line of a ring and has three parts that arrive one after the other: the first tag, the middle
 //!   and the last tag. WRITEs of one connection arrive in order; parts of WRITEs of two connections mix in every way.
 //! * The server looks, READs, executes and switches at any time. A switch without need happens once.
+//! * A client may die between any two steps. What it has posted arrives or not, up to the end of its queue pair, which the
+//!   server sees later.
 //!
 //! Every call must be executed once and answered, no torn message may pass for a whole one, and neither end may take
 //! the other one for a liar. Each planted [`Mistake`] must be found.
@@ -38,6 +40,8 @@ pub(super) enum Mistake {
     BeginsSilently,
     /// The end of a lease is not told.
     Silent,
+    /// The zone of a dead client is given out again before the queue pair is destroyed.
+    ZoneFirst,
 }
 
 /// Lines of a ring, and of the zone.
@@ -70,6 +74,7 @@ struct Client {
     answered: u32,
     /// WRITEs on their way to the server.
     writes: VecDeque<Write>,
+    is_dead: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +93,8 @@ struct Lane {
     executed: Vec<u8>,
     /// Answers on their way to the client.
     answers: VecDeque<Answer>,
+    /// The client is known to be dead.
+    is_gone: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,6 +106,8 @@ struct World {
     zone: [[Option<Tag>; 3]; LINES as usize],
     running: usize,
     switches_without_need: u32,
+    /// Clients that may still die.
+    deaths: u32,
     mistake: Mistake,
 }
 
@@ -112,7 +121,7 @@ enum Found {
 }
 
 impl World {
-    fn new(calls: [u32; 2], mistake: Mistake) -> Self {
+    fn new(calls: [u32; 2], deaths: u32, mistake: Mistake) -> Self {
         let client = |calls| Client {
             tenant: Tenant::new(),
             to_call: calls,
@@ -120,6 +129,7 @@ impl World {
             head: 0,
             answered: 0,
             writes: VecDeque::new(),
+            is_dead: false,
         };
         let lane = |calls: u32| Lane {
             member: Member::with(mistake),
@@ -130,6 +140,7 @@ impl World {
             read: VecDeque::new(),
             executed: vec![0; calls as usize],
             answers: VecDeque::new(),
+            is_gone: false,
         };
         World {
             clients: calls.map(client),
@@ -138,12 +149,14 @@ impl World {
             zone: [[None; 3]; LINES as usize],
             running: 0,
             switches_without_need: 1,
+            deaths,
             mistake,
         }
     }
 
     fn is_over(&self) -> bool {
-        self.clients.iter().all(|client| client.to_call == 0 && client.answered == client.tail)
+        let is_over = |client: &Client| client.to_call == 0 && client.answered == client.tail;
+        self.clients.iter().all(|client| client.is_dead || is_over(client))
     }
 
     /// Returns all states that one step leads to. Adds the errors of steps to `found`.
@@ -155,6 +168,8 @@ impl World {
             found.extend(self.hear(of, &mut next).err());
             found.extend(self.look(of, &mut next).err());
             self.complete(of, &mut next);
+            self.die(of, &mut next);
+            self.bury(of, &mut next);
         }
         found.extend(self.execute(&mut next).err());
         found.extend(self.switch(&mut next).err());
@@ -164,7 +179,7 @@ impl World {
     /// A client makes a call.
     fn call(&self, of: usize, next: &mut Vec<World>) {
         let client = &self.clients[of];
-        if client.to_call == 0 || client.tail - client.head == LINES {
+        if client.is_dead || client.to_call == 0 || client.tail - client.head == LINES {
             return;
         }
         let mut world = self.clone();
@@ -203,6 +218,9 @@ impl World {
 
     /// A client takes its next answer.
     fn hear(&self, of: usize, next: &mut Vec<World>) -> Result<(), Found> {
+        if self.clients[of].is_dead {
+            return Ok(());
+        }
         let mut world = self.clone();
         let Some(answer) = world.lanes[of].answers.pop_front() else { return Ok(()) };
         let client = &mut world.clients[of];
@@ -224,6 +242,9 @@ impl World {
 
     /// The server looks at a client's word, and READs what it announces.
     fn look(&self, of: usize, next: &mut Vec<World>) -> Result<(), Found> {
+        if self.lanes[of].is_gone {
+            return Ok(());
+        }
         let mut world = self.clone();
         let (lane, zones) = (&mut world.lanes[of], &mut world.zones);
         let announced = lane.member.on_word(lane.word, lane.head, LINES, zones).map_err(|_| Found::Lie)?;
@@ -246,6 +267,39 @@ impl World {
         next.push(world);
     }
 
+    /// A client dies. Some of the WRITEs that it has posted are still on their way.
+    fn die(&self, of: usize, next: &mut Vec<World>) {
+        if self.deaths == 0 || self.clients[of].is_dead {
+            return;
+        }
+        for left in 0..=self.clients[of].writes.len() {
+            let mut world = self.clone();
+            world.deaths -= 1;
+            world.clients[of].is_dead = true;
+            // A WRITE of which parts have arrived may stay as it is.
+            world.clients[of].writes.truncate(left);
+            next.push(world);
+        }
+    }
+
+    /// The server hears of a client's death: the queue pair goes, and then the zone.
+    fn bury(&self, of: usize, next: &mut Vec<World>) {
+        if !self.clients[of].is_dead || self.lanes[of].is_gone {
+            return;
+        }
+        let mut world = self.clone();
+        if self.mistake != Mistake::ZoneFirst {
+            world.clients[of].writes.clear();
+        }
+        let lane = &mut world.lanes[of];
+        lane.is_gone = true;
+        lane.member.gone(&mut world.zones);
+        lane.reading = None;
+        lane.read.clear();
+        lane.answers.clear();
+        next.push(world);
+    }
+
     /// The server executes the next request of the running client, READ or from the zone.
     fn execute(&self, next: &mut Vec<World>) -> Result<(), Found> {
         let mut world = self.clone();
@@ -259,6 +313,9 @@ impl World {
     fn take(&mut self) -> Result<Option<u32>, Found> {
         let of = self.running;
         let lane = &mut self.lanes[of];
+        if lane.is_gone {
+            return Ok(None);
+        }
         let sequence = match lane.read.pop_front() {
             Some(sequence) => {
                 if lane.member.begin_lease(&mut self.zones) {
@@ -303,7 +360,7 @@ impl World {
         let waits = |lane: &Lane| {
             !lane.read.is_empty()
                 || lane.reading.is_some()
-                || lane.word.tail.wrapping_sub(lane.head) as i32 > 0
+                || (!lane.is_gone && lane.word.tail.wrapping_sub(lane.head) as i32 > 0)
         };
         if !waits(&self.lanes[other]) {
             let Some(left) = self.switches_without_need.checked_sub(1) else { return Ok(()) };
@@ -351,9 +408,9 @@ struct Seen {
 }
 
 /// Explores all states that no error leads to.
-fn explore(calls: [u32; 2], mistake: Mistake) -> Seen {
+fn explore(calls: [u32; 2], deaths: u32, mistake: Mistake) -> Seen {
     let mut seen = BTreeSet::new();
-    let mut queue = VecDeque::from([World::new(calls, mistake)]);
+    let mut queue = VecDeque::from([World::new(calls, deaths, mistake)]);
     let mut counts = Seen::default();
     while let Some(world) = queue.pop_front() {
         if !seen.insert(world.clone()) {
@@ -388,10 +445,20 @@ const CALLS: [[u32; 2]; 3] = [[2, 1], [1, 2], [2, 2]];
 #[test]
 fn no_order_of_events_loses_repeats_or_tears_a_request() {
     for calls in CALLS {
-        let seen = explore(calls, Mistake::None);
+        let seen = explore(calls, 0, Mistake::None);
         assert!(seen.found.is_empty(), "{calls:?}: {seen:?}");
         assert!(seen.late > 0 && seen.both > 0 && seen.ended > 0, "{calls:?}: {seen:?}");
         println!("{calls:?}: {seen:?}");
+    }
+}
+
+/// One client dies between any two steps: the calls of the other one are executed once and answered.
+#[test]
+fn the_death_of_a_client_at_any_step_harms_no_other() {
+    for calls in CALLS {
+        let seen = explore(calls, 1, Mistake::None);
+        assert!(seen.found.is_empty(), "{calls:?}: {seen:?}");
+        println!("{calls:?}, one death: {seen:?}");
     }
 }
 
@@ -399,6 +466,7 @@ fn no_order_of_events_loses_repeats_or_tears_a_request() {
 fn every_planted_mistake_is_found() {
     // Two calls of each client meet in one place of the zone; the other mistakes need fewer.
     let mistakes = [
+        ([2, 2], Mistake::ZoneFirst, Found::Torn),
         ([2, 2], Mistake::NoWord, Found::Torn),
         ([2, 2], Mistake::AnyWord, Found::Torn),
         ([2, 1], Mistake::SameEpoch, Found::Lie),
@@ -411,7 +479,8 @@ fn every_planted_mistake_is_found() {
     std::thread::scope(|scope| {
         for (calls, mistake, expected) in mistakes {
             scope.spawn(move || {
-                let found = explore(calls, mistake).found;
+                let deaths = u32::from(mistake == Mistake::ZoneFirst);
+                let found = explore(calls, deaths, mistake).found;
                 assert!(found.contains(&expected), "{mistake:?}: {found:?}");
             });
         }
