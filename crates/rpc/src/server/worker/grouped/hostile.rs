@@ -114,13 +114,18 @@ impl Raw {
 
     /// Writes a word, true or not.
     fn say(&mut self, tail: u32, heard: u32) {
+        assert!(self.may_say(tail, heard));
+    }
+
+    /// Writes a word, true or not; `false` if the queue pair is in error.
+    fn may_say(&mut self, tail: u32, heard: u32) -> bool {
         let said = self.core.with_lane(self.lane, |cx, lane| {
             let (key, at) = lane.control_line;
             let to = (key, at + WORD_AT);
             let word = Word { tail, heard }.to_wire();
             lane.tx.end.write_word(cx, to, word, None).map_err(SubmitError::from).map(|()| 0)
         });
-        assert!(said.is_ok());
+        said.is_ok()
     }
 
     /// Waits until the server has closed the connection; `false` if it does not.
@@ -479,6 +484,40 @@ fn clients_of_another_principal_are_out_of_reach() {
             }
             (0..10).for_each(|_| victim.call());
         }
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
+}
+
+/// A client that goes on announcing after a lease and never says that it has heard of its end: it is served like any other,
+/// and loses its connection once others want zones. Nobody has a wrong answer.
+#[test]
+fn a_client_that_announces_and_never_says_the_word_gives_way() {
+    Sim::run_with(Settings::default(), 9, |fabric| {
+        let address = Address::new(Scheme::Sim, "never").unwrap();
+        // A group of one client has three zones.
+        let (server, workers, _) = serve(&fabric, &address, LOAD);
+        let host = fabric.host().clone();
+        let mut liars: Vec<_> = (0..3).map(|_| Raw::connect(&fabric, &address)).collect();
+        liars.iter_mut().for_each(Raw::call);
+        let connect = || {
+            Client::connect(&fabric, &address, ClientConfig::with_plan(plan(CompletionMode::Busy))).unwrap()
+        };
+        let mut busy: Vec<_> = (0..2).map(|_| connect()).collect();
+        for call in 0..300u32 {
+            for liar in &mut liars {
+                // The true tail, and the word of before its lease.
+                if liar.core.is_usable(liar.lane) && !liar.may_say(1, 0) {
+                    liar.core.progress();
+                }
+            }
+            for client in &mut busy {
+                assert_eq!(*client.call(ECHO, &call.to_le_bytes()).unwrap(), call.to_le_bytes());
+            }
+            host.sleep(host.now() + 10_000_000);
+        }
+        assert!(server.connections() < 5, "a client without a word was given up");
         server.shutdown(Duration::from_secs(1));
         workers.into_iter().for_each(Task::join);
     })
