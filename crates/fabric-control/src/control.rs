@@ -7,7 +7,7 @@ use rustix::event::epoll::EventFlags;
 use std::io;
 use std::sync::Arc;
 
-/// The size of the buffer for what sockets have received.
+/// The size of the buffer for received bytes.
 pub(crate) const READ_BUFFER: usize = 64 * 1024;
 /// The maximum number of the back-end's descriptors.
 const MAX_DESCRIPTORS: usize = 8;

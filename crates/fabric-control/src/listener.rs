@@ -87,7 +87,7 @@ impl<S: AsFd, L> ListenerShared<S, L> {
     }
 
     /// Logs a visitor that has sent `words`, which are no greeting of this fabric, the first of each kind as a
-    /// warning. Returns the answer in the visitor's protocol, which says `text`; it is empty where there is none.
+    /// warning. Returns `text` in the visitor's protocol, or nothing for a protocol without answers.
     pub fn refusal(&self, words: &[u8], (place, text): (&str, &str), peer: &dyn Debug) -> Vec<u8> {
         let visitor = door::described(words);
         if self.visitors.is_first(words) {

@@ -156,7 +156,7 @@ mod tests {
     use crate::memory::HeapMemory;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A buffer for which memory is registered so many times, and the number of registrations left.
+    /// Returns a buffer whose memory can be registered `times` times, and the counter of remaining registrations.
     fn buffer(length: usize, times: usize) -> (LocalBuffer<HeapMemory>, Arc<AtomicUsize>) {
         let left = Arc::new(AtomicUsize::new(times));
         let counter = Arc::clone(&left);

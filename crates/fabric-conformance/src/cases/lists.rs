@@ -126,7 +126,7 @@ fn hundred<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
                     let data = Data::Buffer(station.buffer(&bytes)?);
                     Operation::Write { data, key, offset, immediate: None }
                 }
-                // What was written by the request before it.
+                // The bytes that the request before it has written.
                 _ => {
                     let from = RemoteSlice { key, offset: offset - 64, length: 50 };
                     Operation::Read { from, into: station.arena.reserve(50)? }

@@ -36,7 +36,7 @@ fn ends<F: Fabric>(fabric: &F, below: &Reference, transport: Transport) -> (End<
     ends_of_depth(fabric, below, transport, 8)
 }
 
-/// As `ends`, with so many slots in each send queue.
+/// As `ends`, with `max_send` slots in each send queue.
 fn ends_of_depth<F: Fabric>(
     fabric: &F,
     below: &Reference,

@@ -8,8 +8,8 @@
 //! * A message is one line of a ring and has three parts that arrive one after the other: the first tag, the middle
 //!   and the last tag. WRITEs of one connection arrive in order; parts of WRITEs of two connections mix in every way.
 //! * The server looks, READs, executes and switches at any time. A switch without need happens once.
-//! * A client may die between any two steps. What it has posted arrives or not, up to the end of its queue pair, which the
-//!   server sees later.
+//! * A client may die between any two steps. Its posted WRITEs may arrive until its queue pair ends, which the server
+//!   sees later.
 //!
 //! Every call must be executed once and answered, no torn message may pass for a whole one, and neither end may take
 //! the other one for a liar. Each planted [`Mistake`] must be found.

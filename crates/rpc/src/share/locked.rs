@@ -46,7 +46,7 @@ impl Locked {
 /// The owners of calls: whose thread to wake when the call has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
-    /// The number of connections that panics have ended. It stands above the 48 bits of ids, which begin anew.
+    /// The number of connections that panics have ended, which is part of call numbers: ids begin again.
     era: u16,
     /// By the index of the call's id.
     of: Vec<u16>,

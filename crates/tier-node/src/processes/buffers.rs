@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The kind of tenants that are processes.
 const KIND: &str = "process";
-/// The buffers of all processes of a principal take at most one of so many extents. An extent stays its process's until
-/// that process has ended, however few bytes of it are in use.
+/// The buffers of all processes of a principal take at most this fraction of the extents, 1 / `EXTENTS`. A process keeps an
+/// extent until the process ends, however few bytes of it are in use.
 const EXTENTS: u16 = 2;
 
 /// The buffers of a process.
@@ -154,8 +154,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         Ok(Opened { handle, length, region: region_number })
     }
 
-    /// Checks the extents of the buffers of a principal: before one of its processes takes one, which it does first if it
-    /// has none, and after it.
+    /// Checks the number of extents with buffers of a principal, before an allocation and after it. A process without an
+    /// extent takes one with its first buffer.
     fn check_extents(&self, process: &Process<F, P>, has_taken: bool) -> Result<(), Problem> {
         let (state, buffers) = (self.tier.node().state(), &process.buffers);
         let most = (state.space.extents() / EXTENTS).max(1);

@@ -424,8 +424,8 @@ fn the_fabric_refuses_writes_that_the_connection_was_not_granted() {
     });
 }
 
-/// Clients of another principal: those of the server's host are one, those of other hosts another. What a liar may write
-/// holds nothing of the victim, wherever the victim's zone and line are; and the victim's keys are refused.
+/// The clients of the server's host are one principal, those of other hosts another. The memory that a liar may write has
+/// no zone and no line of the victim, and the fabric refuses the victim's keys.
 #[test]
 fn clients_of_another_principal_are_out_of_reach() {
     let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
