@@ -71,8 +71,8 @@ fn handles_and_mappings_of_processes_outlive_their_node() {
     drop(gone);
     wait("the freed region", || (used(&here) > empty).then_some(()));
     let before = wait("the zeroed region", || {
-        let used = used(&here);
-        (here.status().unwrap().dirty == 0).then_some(used)
+        let status = here.status().unwrap();
+        (status.dirty == 0).then_some(status.memory - status.free)
     });
 
     for life in 0..3 {
