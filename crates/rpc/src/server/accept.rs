@@ -411,7 +411,11 @@ impl<F: Fabric> Control<F> {
         match session.lanes.close(lane) {
             Ok(worker) => {
                 let link = session.link.clone();
-                self.workers[worker].push(Command::CloseLane { session: number, number: lane, link });
+                self.workers[worker as usize].push(Command::CloseLane {
+                    session: number,
+                    number: lane,
+                    link,
+                });
             }
             Err((code, text)) => refuse_with(&session.link, lane, code, text),
         }
@@ -462,7 +466,7 @@ impl<F: Fabric> Control<F> {
         };
         let credits = self.credits(session, &plan, &open.extensions)?;
         let admitted =
-            session.lanes.admit(open.lane, number_of_worker, LANES_PER_WORKER * self.workers.len());
+            session.lanes.admit(open.lane, number_of_worker as u16, LANES_PER_WORKER * self.workers.len());
         let admission = admitted.map_err(|(code, text)| (code, text.to_owned()))?;
         let mut ring_bytes = open.ring_bytes.min(config.max_ring_bytes);
         if staged.is_some() {

@@ -21,12 +21,21 @@ pub struct ConnectedClient {
     pub lanes: usize,
 }
 
+/// A connection: its hello, and its lanes.
+#[derive(Debug)]
+struct Entry {
+    client: Option<u64>,
+    program: Box<str>,
+    process: u32,
+    lanes: Arc<OpenLanes>,
+}
+
 /// The connections that completed the hello exchange, by session.
 #[derive(Debug, Default)]
-pub(crate) struct Clients(Mutex<BTreeMap<u64, (ConnectedClient, Arc<OpenLanes>)>>);
+pub(crate) struct Clients(Mutex<BTreeMap<u64, Entry>>);
 
 impl Clients {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (ConnectedClient, Arc<OpenLanes>)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -39,8 +48,8 @@ impl Clients {
             client = client.map(|client| tracing::field::display(format!("{client:016x}"))),
             program = %program, "a client is connected"
         );
-        let connected = ConnectedClient { session, client, program, process, lanes: 0 };
-        self.lock().insert(session, (connected, Arc::clone(lanes)));
+        let entry = Entry { client, program: program.into(), process, lanes: Arc::clone(lanes) };
+        self.lock().insert(session, entry);
     }
 
     /// Removes a connection that has ended.
@@ -56,7 +65,13 @@ impl Clients {
     /// Returns the connections in the order of their session ids.
     pub(crate) fn list(&self) -> Vec<ConnectedClient> {
         let clients = self.lock();
-        let list = clients.values().map(|(client, lanes)| (client.clone(), lanes.count()));
-        list.map(|(client, lanes)| ConnectedClient { lanes, ..client }).collect()
+        let connected = |(session, entry): (&u64, &Entry)| ConnectedClient {
+            session: *session,
+            client: entry.client,
+            program: entry.program.to_string(),
+            process: entry.process,
+            lanes: entry.lanes.count(),
+        };
+        clients.iter().map(connected).collect()
     }
 }

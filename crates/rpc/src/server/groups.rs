@@ -11,7 +11,7 @@ use crate::limits::RING_BYTES;
 use crate::path::half::staged::WORD_AT;
 use crate::tune::grouping::EARLY;
 use dunlin_fabric::{Arena, Buffer, Fabric, Nanos, Region, RegionKey};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Bytes of a zone, and of the ring of a client under leases: the smallest ring, so that a pool stays in the cache.
@@ -51,7 +51,7 @@ pub(crate) struct Groups<F: Fabric> {
     /// The turn that the worker follows.
     turn: Arc<Turn>,
     /// The lanes of each client.
-    lanes: BTreeMap<ClientId, Vec<u16>>,
+    lanes: BTreeSet<(ClientId, u16)>,
     /// The lanes of the group that is served.
     pub(crate) running: Vec<u16>,
     /// The lanes of the next group.
@@ -88,7 +88,7 @@ impl<F: Fabric> Groups<F> {
             lines: ControlLines::new(),
             arena,
             turn: Arc::default(),
-            lanes: BTreeMap::new(),
+            lanes: BTreeSet::new(),
             running: Vec::new(),
             warming: Vec::new(),
             awaited: Vec::new(),
@@ -108,18 +108,13 @@ impl<F: Fabric> Groups<F> {
 
     /// Adds a lane of a client.
     pub(crate) fn join(&mut self, turns: &Turns, client: ClientId, lane: u16) {
-        self.lanes.entry(client).or_default().push(lane);
+        self.lanes.insert((client, lane));
         turns.join(client);
     }
 
     /// Removes a lane of a client.
     pub(crate) fn leave(&mut self, turns: &Turns, client: ClientId, lane: u16) {
-        if let Some(lanes) = self.lanes.get_mut(&client) {
-            lanes.retain(|other| *other != lane);
-            if lanes.is_empty() {
-                self.lanes.remove(&client);
-            }
-        }
+        self.lanes.remove(&(client, lane));
         if self.lanes.is_empty() {
             self.is_not_used(turns);
             tracing::debug!(target: "dunlin::server", counts = ?self.counts, "the last lane whose leases end is gone");
@@ -142,7 +137,8 @@ impl<F: Fabric> Groups<F> {
         self.published = self.counts;
         self.early_until = (due != Nanos::MAX).then(|| turn.began + due.saturating_sub(turn.began) / EARLY);
         let list = |clients: &[ClientId]| -> Vec<u16> {
-            clients.iter().filter_map(|client| self.lanes.get(client)).flatten().copied().collect()
+            let lanes = |client: &ClientId| self.lanes.range((*client, 0)..=(*client, u16::MAX));
+            clients.iter().flat_map(lanes).map(|(_, lane)| *lane).collect()
         };
         let (running, warming) = (list(&turn.running), list(&turn.warming));
         self.counts.switches += u64::from(turn.began != self.turn.began);

@@ -2,16 +2,16 @@
 //! lane holds its [`Admission`], whose drop makes room for another lane.
 
 use dunlin_wire::handshake::RefusalCode;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The lanes of one connection. Locked only when a lane is opened or closed.
+/// The lanes of one connection: few, mostly one for each worker. Locked only when a lane is opened or closed.
 #[derive(Debug, Default)]
-pub(crate) struct OpenLanes(Mutex<BTreeMap<u16, State>>);
+pub(crate) struct OpenLanes(Mutex<Vec<OpenLane>>);
 
 #[derive(Clone, Copy, Debug)]
-struct State {
-    worker: usize,
+struct OpenLane {
+    number: u16,
+    worker: u16,
     closing: bool,
 }
 
@@ -31,12 +31,12 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.lanes.lock().remove(&self.number);
+        self.lanes.lock().retain(|lane| lane.number != self.number);
     }
 }
 
 impl OpenLanes {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u16, State>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<OpenLane>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,30 +49,30 @@ impl OpenLanes {
     pub(crate) fn admit(
         self: &Arc<Self>,
         number: u16,
-        worker: usize,
+        worker: u16,
         limit: usize,
     ) -> Result<Admission, (RefusalCode, &'static str)> {
         let mut lanes = self.lock();
-        if lanes.contains_key(&number) {
+        if lanes.iter().any(|lane| lane.number == number) {
             return Err((RefusalCode::LANE_IN_USE, "the connection has a lane with this number already"));
         }
         if lanes.len() >= limit {
             return Err((RefusalCode::TOO_MANY, "one connection may not have so many lanes"));
         }
-        lanes.insert(number, State { worker, closing: false });
+        lanes.push(OpenLane { number, worker, closing: false });
         Ok(Admission { lanes: Arc::clone(self), number })
     }
 
     /// Marks a lane as being closed and returns its worker.
-    pub(crate) fn close(&self, number: u16) -> Result<usize, (RefusalCode, &'static str)> {
-        match self.lock().get_mut(&number) {
+    pub(crate) fn close(&self, number: u16) -> Result<u16, (RefusalCode, &'static str)> {
+        match self.lock().iter_mut().find(|lane| lane.number == number) {
             None => Err((RefusalCode::UNKNOWN_LANE, "the connection has no open lane with this number")),
-            Some(State { closing: true, .. }) => {
+            Some(OpenLane { closing: true, .. }) => {
                 Err((RefusalCode::UNKNOWN_LANE, "the lane is being closed already"))
             }
-            Some(state) => {
-                state.closing = true;
-                Ok(state.worker)
+            Some(lane) => {
+                lane.closing = true;
+                Ok(lane.worker)
             }
         }
     }

@@ -191,7 +191,7 @@ struct State {
     told: ClientId,
     turn: Arc<Turn>,
     /// The number of lanes of each client, on all workers.
-    lanes: BTreeMap<ClientId, usize>,
+    lanes: BTreeMap<ClientId, u16>,
     /// The number of lanes of all clients, on all workers.
     by_turns: usize,
     /// The number of lanes that take no turns, on all workers.

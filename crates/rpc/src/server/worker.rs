@@ -789,6 +789,10 @@ impl<F: Fabric> Worker<F> {
 
     pub(crate) fn next_index(&mut self) -> u16 {
         let index = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
+            if self.lanes.len() == self.lanes.capacity() {
+                // By an eighth: lanes are large, and most of the memory of a client.
+                self.lanes.reserve_exact((self.lanes.len() / 8).max(8));
+            }
             self.lanes.push(None);
             self.listed.push(false);
             self.lanes.len() - 1
