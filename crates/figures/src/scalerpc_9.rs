@@ -3,11 +3,11 @@
 use super::drawing::{Drawing, lines};
 use super::flock::Value;
 use super::scalerpc::{HOSTS, System, common_notes, largest, median, mops};
-use super::{Effort, Figure, Outcomes, Paper, Point, Run};
+use super::{Effort, Figure, Outcome, Outcomes, Paper, Point, Run};
 
 pub(super) const FIGURE: Figure = Figure::predicted(
     ["scalerpc-9", "Latencies of batches, 120 clients on 11 machines", "scalerpc", "batch"],
-    common_notes!("'Most' is read as the median, 'much higher' as twice, 'close' as within a tenth."),
+    common_notes!("'Most' is read as the median, 'much higher' as twice, 'close' as within a tenth, 'bimodal' as two neighbouring percentiles of the curve that are a factor of two apart."),
     runs,
     points,
 )
@@ -51,6 +51,15 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         }
         points.extend(latencies);
     }
+    let mut steps = outcomes.as_they_are("ratio", largest_step);
+    for point in &mut steps {
+        point.said = Some(match point.series.as_str() {
+            "ScaleRPC" => (Paper::AtLeast(2.0), "3.6.2: bimodal"),
+            _ => (Paper::AtMost(2.0), "3.6.2: smoother"),
+        });
+        point.series = format!("{}, largest step between percentiles", point.series);
+    }
+    points.extend(steps);
     for x in outcomes.xs() {
         let of = |system: System| outcomes.get(system.name(), x, largest);
         let others = [System::RawWrite, System::Herd, System::Fasst].into_iter().filter_map(of);
@@ -63,6 +72,13 @@ fn points(outcomes: &Outcomes) -> Vec<Point> {
         points.push(Point { series, x, unit: "ratio", predicted: own / most, said: Some(said) });
     }
     points
+}
+
+/// Returns the largest ratio of two neighbouring percentiles, from the median on: two modes are a step apart.
+fn largest_step(outcome: &Outcome) -> f64 {
+    let upper: Vec<f64> =
+        outcome.percentiles_us.iter().filter(|(percent, _)| *percent >= 50.0).map(|(_, us)| *us).collect();
+    upper.windows(2).map(|pair| pair[1] / pair[0].max(f64::MIN_POSITIVE)).fold(1.0, f64::max)
 }
 
 fn drawings(outcomes: &Outcomes) -> Vec<Drawing> {

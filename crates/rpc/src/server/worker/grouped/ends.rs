@@ -206,7 +206,15 @@ fn marked(mark: Mark, head: u32) -> Header {
     Header { flags: mark.flags(), head, epoch: mark.epoch, credits: mark.zone, ..Header::new(Kind::Credit) }
 }
 
-/// All are told to a client that has a lease.
+/// The client to which a lie is told: it has a lease, its call waits for one, or it makes no call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ToldIn {
+    Process,
+    Warmup,
+    Idle,
+}
+
+/// The first one is told to a client that has a lease: others believe in the lease.
 const LIES: [ServerLie; 7] = [
     ServerLie { name: "a second lease", header: |epoch, head| marked(Mark::new(epoch + 1, 0, false), head) },
     ServerLie {
@@ -236,14 +244,15 @@ const LIES: [ServerLie; 7] = [
 ];
 
 impl Worker<Sim> {
-    /// Tells all clients that have leases this lie.
-    fn lie(&mut self, lie: ServerLie) -> usize {
+    /// Tells all clients that have leases, or all others, this lie.
+    fn lie(&mut self, lie: ServerLie, told_in: ToldIn) -> usize {
         let mut told = 0;
-        for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.is_leased()) {
+        let is_leased = told_in == ToldIn::Process;
+        for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.is_leased() == is_leased) {
             let Some(leased) = &lane.leased else { continue };
             let epoch = leased.member.epoch();
             let mut cx = Cx::of(&self.fabric, &mut self.domain);
-            if lie.name == "a zone outside the pool" {
+            if is_leased && lie.name == "a zone outside the pool" {
                 // The lease has to end before another one can begin.
                 let end = marked(Mark::new(epoch, 0, true), lane.rx.head());
                 lane.tx.single(&mut cx, &end, &[]).unwrap();
@@ -255,73 +264,97 @@ impl Worker<Sim> {
     }
 }
 
-/// The client refuses each lie: a call in flight ends with a typed error, and no call has the answer of another. The next
-/// connection is served.
+/// The client refuses each lie in each state: a call in flight ends with a typed error, and no call has the answer of
+/// another. The next connection is served.
 #[test]
 fn a_client_refuses_leases_heads_and_epochs_that_a_server_forges() {
-    for lie in LIES {
-        Sim::run_with(Settings::default(), 3, move |fabric| {
-            let due = Arc::new(AtomicU64::new(0));
-            let config_of_server = ServerConfig { spin: Duration::from_micros(2), ..ServerConfig::default() };
-            let (server, workers) = ServerBuilder::new(&fabric)
-                .config(config_of_server)
-                .function(ECHO, FunctionMode::Worker)
-                .serve_with(&address(), |_| {
-                    Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
-                })
-                .unwrap();
-            let workers: Vec<Task> = workers
-                .into_iter()
-                .map(|mut worker| {
-                    let due = Arc::clone(&due);
-                    let host = fabric.host().clone();
-                    let body = move || {
-                        while !worker.is_ended() {
-                            worker.step_until(host.now() + 10_000);
-                            if due.load(Ordering::Relaxed) > 0 && worker.lie(lie) > 0 {
-                                due.store(0, Ordering::Relaxed);
-                            }
+    for told_in in [ToldIn::Process, ToldIn::Warmup, ToldIn::Idle] {
+        let first = usize::from(told_in != ToldIn::Process);
+        for lie in &LIES[first..] {
+            is_refused(*lie, told_in);
+        }
+    }
+}
+
+fn is_refused(lie: ServerLie, told_in: ToldIn) {
+    Sim::run_with(Settings::default(), 3, move |fabric| {
+        let name = format!("{} in {told_in:?}", lie.name);
+        let due = Arc::new(AtomicU64::new(0));
+        let config_of_server = ServerConfig {
+            spin: Duration::from_micros(2),
+            group_size: Some(1),
+            group_slice: Some(Duration::from_millis(5)),
+            ..ServerConfig::default()
+        };
+        let (server, workers) = ServerBuilder::new(&fabric)
+            .config(config_of_server)
+            .function(ECHO, FunctionMode::Worker)
+            .serve_with(&address(), |_| {
+                Box::new(|request: &Request<'_>, reply: &mut Reply<'_>| Ok(reply.write(request.payload)?))
+            })
+            .unwrap();
+        let workers: Vec<Task> = workers
+            .into_iter()
+            .map(|mut worker| {
+                let due = Arc::clone(&due);
+                let host = fabric.host().clone();
+                let body = move || {
+                    while !worker.is_ended() {
+                        worker.step_until(host.now() + 10_000);
+                        if due.load(Ordering::Relaxed) > 0 && worker.lie(lie, told_in) > 0 {
+                            due.store(0, Ordering::Relaxed);
                         }
-                    };
-                    fabric.host().spawn("worker", Box::new(body)).unwrap()
-                })
-                .collect();
-            let mut client = connect(&fabric);
-            client.call(ECHO, b"leased").unwrap();
-            due.store(1, Ordering::Relaxed);
-            let mut refused = None;
-            for call in 0..1_000u64 {
-                match client.call(ECHO, &call.to_le_bytes()) {
-                    Ok(answer) => assert_eq!(*answer, call.to_le_bytes(), "{}", lie.name),
-                    Err(error) => {
-                        refused = Some(error);
-                        break;
                     }
+                };
+                fabric.host().spawn("worker", Box::new(body)).unwrap()
+            })
+            .collect();
+        let host = fabric.host().clone();
+        let mut client = connect(&fabric);
+        // Another client has the lease, if this one has none.
+        let mut other = (told_in != ToldIn::Process).then(|| connect(&fabric));
+        other.as_mut().unwrap_or(&mut client).call(ECHO, b"leased").unwrap();
+        let waits =
+            (told_in == ToldIn::Warmup).then(|| client.submit_on(0, ECHO, &0u64.to_le_bytes()).unwrap());
+        due.store(1, Ordering::Relaxed);
+        if told_in == ToldIn::Idle {
+            host.sleep(host.now() + 100_000);
+        }
+        let mut refused = None;
+        for call in 0..1_000u64 {
+            let outcome = match waits.filter(|_| call == 0) {
+                Some(id) => client.wait(id),
+                None => client.call(ECHO, &call.to_le_bytes()),
+            };
+            match outcome {
+                Ok(answer) => assert_eq!(*answer, call.to_le_bytes(), "{name}"),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
                 }
             }
-            let refused = refused.unwrap_or_else(|| panic!("{}: the client believes it", lie.name));
-            let typed = [Cause::ProtocolViolation, Cause::ConnectionLost, Cause::Disconnected];
-            assert!(refused.cause().is_some_and(|cause| typed.contains(&cause)), "{}: {refused}", lie.name);
-            assert_eq!(due.load(Ordering::Relaxed), 0, "{}", lie.name);
-            let host = fabric.host().clone();
-            let came_back = (0..1_000).any(|_| {
-                host.sleep(host.now() + 1_000_000);
-                client.call(ECHO, b"again").is_ok_and(|answer| *answer == *b"again")
-            });
-            assert!(came_back, "{}", lie.name);
-            drop(client);
-            server.shutdown(Duration::from_secs(1));
-            workers.into_iter().for_each(Task::join);
-        })
-        .unwrap();
-    }
+        }
+        let refused = refused.unwrap_or_else(|| panic!("{name}: the client believes it"));
+        let typed = [Cause::ProtocolViolation, Cause::ConnectionLost, Cause::Disconnected];
+        assert!(refused.cause().is_some_and(|cause| typed.contains(&cause)), "{name}: {refused}");
+        assert_eq!(due.load(Ordering::Relaxed), 0, "{name}");
+        let came_back = (0..1_000).any(|_| {
+            host.sleep(host.now() + 1_000_000);
+            client.call(ECHO, b"again").is_ok_and(|answer| *answer == *b"again")
+        });
+        assert!(came_back, "{name}");
+        drop((client, other));
+        server.shutdown(Duration::from_secs(1));
+        workers.into_iter().for_each(Task::join);
+    })
+    .unwrap();
 }
 
 /// Clients that connect and leave by thousands, in order and by a crash: the calls of one that stays are answered, and the
 /// server has as many regions, queue pairs and bytes of lanes as before.
 #[test]
 fn thousands_of_clients_leave_nothing_behind() {
-    const BATCHES: u64 = 100;
+    const BATCHES: u64 = 250;
     const EACH: u64 = 10;
     Sim::run_with(Settings { limit: u64::MAX / 4, ..Settings::default() }, 5, |fabric| {
         let (server, workers, _, executed) = serve_counted(&fabric, &address(), LOAD);
