@@ -1,6 +1,6 @@
 //! Requests that no library sends: forged handles, ranges that overflow, any bytes. No byte of another process changes.
 
-use crate::common::{Serving, attach, attach_address, bytes_of, config, count, fabric, serve, tag};
+use crate::common::{Serving, attach, attach_address, bytes_of, config, count, fabric, serve, tag, wait};
 use dunlin_fabric::Link as _;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
@@ -29,7 +29,10 @@ impl Raw {
     }
 
     pub(crate) fn attach(node: &Serving) -> Raw {
-        let mut client = Self::connect(node);
+        Raw::join(Self::connect(node))
+    }
+
+    fn join(mut client: Client<ShmFabric>) -> Raw {
         let bytes =
             send(&mut client, ATTACH, &ProcessRequest::Attach { secret: None, priority: None }).unwrap();
         Raw { client, attached: Attached::parse(&bytes).unwrap() }
@@ -122,7 +125,7 @@ impl Canaries {
     #[track_caller]
     fn check(&self) {
         for (region, bytes) in &self.0 {
-            crate::common::wait("the canary", || (bytes_of(region).unwrap() == *bytes).then_some(()));
+            wait("the canary", || (bytes_of(region).unwrap() == *bytes).then_some(()));
         }
     }
 }
@@ -341,7 +344,7 @@ fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_s
     // The node counts the connections of a process id.
     let more: Vec<_> = (0..2)
         .map(|_| {
-            crate::common::wait("room", || {
+            wait("room", || {
                 let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
                 Client::connect(&fabric(), &attach_address(&tag, "one"), config).ok()
             })
@@ -426,4 +429,78 @@ fn any_bytes_as_requests_change_nothing_of_others() {
     let status = victim.status().unwrap();
     assert!(status.refused > 100, "{status:?}");
     assert_eq!(status.processes.len(), 2);
+}
+
+/// One process that attaches a thousand times, and keeps all that it gets, has as many connections as the limit says. Its
+/// ends leave nothing.
+#[test]
+fn a_process_that_attaches_a_thousand_times_is_bounded_and_leaves_nothing() {
+    const LIMIT: usize = 16;
+    let tag = tag("thousand");
+    let node = serve(config(&tag, &["one"], "one"), &tag, |settings| {
+        settings.limits.connections = LIMIT as u16;
+    });
+    let victim = attach(&node.address);
+    let canaries = Canaries::new(&victim, &["one", "one"]);
+    let used = || {
+        let status = victim.status().unwrap();
+        (status.memory - status.free, status.processes.len())
+    };
+    let before = used();
+    let connect = || {
+        let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+        Client::connect(&fabric(), &node.address, config)
+    };
+    let mut kept = Vec::new();
+    for _ in 0..1000 {
+        match connect() {
+            Ok(client) => {
+                let mut raw = Raw::join(client);
+                raw.malloc(4096, "one");
+                kept.push(raw);
+            }
+            Err(error) => assert!(error.to_string().contains("has 16 connections"), "{error}"),
+        }
+    }
+    // The victim is of the same process.
+    assert!((1..LIMIT).contains(&kept.len()), "{}", kept.len());
+    drop(kept);
+    wait("what it had", || (used() == before).then_some(()));
+    for _ in 0..1000 {
+        Raw::join(wait("a connection", || connect().ok())).malloc(4096, "one");
+    }
+    wait("what it had, one after the other", || (used() == before).then_some(()));
+    canaries.check();
+}
+
+/// A process that asks and never looks at its answers stops itself only.
+#[test]
+fn a_process_that_never_takes_its_answers_delays_nobody() {
+    let tag = tag("deaf");
+    let nodes = two_nodes(&tag);
+    let victim = attach(&nodes[0].address);
+    let canaries = Canaries::new(&victim, &["one", "two"]);
+    let mut deaf = Vec::new();
+    for (node, length) in [("one", 8), ("two", 8), ("one", 4000), ("two", 4000)] {
+        let mut raw = Raw::attach(&nodes[0]);
+        let handle = raw.malloc(4096, node).handle;
+        let read = ProcessRequest::Read { priority: Priority::High, handle, offset: 0, length };
+        let mut bytes = Vec::new();
+        read.encode_into(&mut bytes);
+        let mut asked = 0;
+        while raw.client.submit_on(0, READ, &bytes).is_ok() {
+            asked += 1;
+            assert!(asked < 10_000, "a window is bounded");
+        }
+        deaf.push(raw);
+        for (region, bytes) in &canaries.0 {
+            for _ in 0..200 {
+                assert_eq!(bytes_of(region).unwrap(), *bytes);
+            }
+        }
+    }
+    assert_eq!(victim.status().unwrap().processes.len(), 5);
+    drop(deaf);
+    wait("their end", || (victim.status().unwrap().processes.len() == 1).then_some(()));
+    canaries.check();
 }

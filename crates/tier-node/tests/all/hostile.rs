@@ -1,12 +1,15 @@
 //! Peers that break the handshake of paths, or send requests that no node sends.
 
 use crate::cluster::config;
-use dunlin_fabric::{Fabric, Host, Link, Scheme};
+use dunlin_fabric::interpose::{Fault, FaultPlan, When};
+use dunlin_fabric::{Address, Fabric, Host, Link, Listener, Scheme, WithSources};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{Client, ClientConfig};
 use dunlin_tier::message::{CALL, Refusal, Reply, Request, SLOW_CALL};
 use dunlin_tier::{LmrId, Name, NodeId};
-use dunlin_tier_node::{Spec, Tier, TierConfig};
+use dunlin_tier_node::{JoinError, Spec, Tier, TierConfig};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 fn node(tag: &str) -> (Tier<ShmFabric>, TierConfig, ShmFabric) {
     let tag = format!("{}-{tag}", std::process::id());
@@ -57,6 +60,45 @@ fn paths_that_break_the_handshake_are_refused() {
     assert_eq!(region.fetch_add(0, 1).unwrap(), 0);
 }
 
+/// A node whose own release speaks another version of the paths' handshake is named as such, and nothing is done.
+#[test]
+fn a_peer_that_answers_in_another_version_or_with_noise_is_refused() {
+    let tag = format!("{}-versions", std::process::id());
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let _bob = Tier::within(&fabric, config(Scheme::Shm, &tag, &["alice", "bob"], "bob")).unwrap();
+    let mut own = config(Scheme::Shm, &tag, &["alice", "bob"], "alice");
+    own.nodes[1].memory = Address::new(Scheme::Shm, &format!("{tag}-other-version")).unwrap();
+    own.timeout = Duration::from_secs(1);
+    let listener = fabric.listen(&own.nodes[1].memory).unwrap();
+    let alice = Tier::within(&fabric, own).unwrap();
+    let of_version = |version: u16| [&b"dunlinTM"[..], &version.to_le_bytes(), &[0; 6]].concat();
+    for (answer, reason) in [
+        (of_version(PRESENT - 1), "another version"),
+        (of_version(PRESENT + 1), "another version"),
+        (vec![7; 300], "not the handshake of a path"),
+        (vec![], "too short"),
+    ] {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let peer = scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    let soon = || fabric.host().now() + 10_000_000;
+                    let Ok(link) = listener.accept(soon()) else { continue };
+                    let _ = link.receive(fabric.host().now() + 1_000_000_000);
+                    let _ = link.send(&answer);
+                    // The other end has to read it.
+                    let _ = link.receive(soon());
+                }
+            });
+            let error = alice.malloc(100, Spec::on("bob")).unwrap_err();
+            is_over.store(true, Ordering::Release);
+            peer.join().unwrap();
+            let text = WithSources(&error).to_string();
+            assert!(text.contains("bob") && text.contains(reason), "{text}");
+        });
+    }
+}
+
 #[test]
 fn requests_that_no_node_sends_change_nothing() {
     let (alice, config, fabric) = node("calls");
@@ -101,4 +143,28 @@ fn requests_that_no_node_sends_change_nothing() {
     region.read(0, &mut found).unwrap();
     assert!(found.iter().all(|byte| *byte == 7));
     assert_eq!(alice.free_memory(), (1 << 20) - 1024);
+}
+
+/// A node that gets no registration, whichever of them it is, does not start, says why, and leaves nothing: the next one
+/// has its addresses.
+#[test]
+fn a_node_without_memory_does_not_start_and_leaves_nothing() {
+    let tag = format!("{}-short", std::process::id());
+    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    for number in 1.. {
+        let plan = FaultPlan { register_failure: When::Nth(number), ..FaultPlan::default() };
+        let settings = config(Scheme::Shm, &tag, &["alice"], "alice");
+        match Tier::within(&Fault::new(fabric.clone(), plan), settings) {
+            Err(error @ JoinError::Register(_)) => {
+                assert!(WithSources(&error).to_string().contains("raise the limit"), "{error}");
+            }
+            Err(other) => panic!("registration {number}: {other:?}"),
+            Ok(node) => {
+                assert!(number > 1, "the arena is registered");
+                let region = node.malloc(100, Spec::here()).unwrap();
+                assert_eq!(region.fetch_add(0, 1).unwrap(), 0);
+                break;
+            }
+        }
+    }
 }
