@@ -88,12 +88,12 @@ impl Waker for SimWaker {
 }
 
 impl SimDomain {
-    pub(crate) fn new(shared: &Arc<Shared>, process: u32) -> Result<Self, CreateError> {
+    pub(crate) fn new(shared: &Arc<Shared>, process: u32, is_within: bool) -> Result<Self, CreateError> {
         let mut state = shared.system_call();
         if !state.processes[process as usize].alive || state.over() {
             return Err(over());
         }
-        let id = state.network.domains.push(DomainState::of(process));
+        let id = state.network.domains.push(DomainState::of(process, is_within));
         let woken_at = state.clock_of(process);
         Ok(SimDomain { shared: Arc::clone(shared), id, process, woken_at })
     }
@@ -204,13 +204,14 @@ impl ThreadDomain for SimDomain {
         if config.shared_receive.is_some_and(|s| s.0 as usize >= domain.shared_receives.len()) {
             return Err(CreateError::NoSuch("shared receive queue"));
         }
-        let process = domain.process;
+        let (process, is_within) = (domain.process, domain.is_within);
         let ready = config.transport == Transport::UnreliableDatagram;
         let start = if ready { QueuePairState::Ready } else { QueuePairState::Initialised };
         let number = state.network.queue_pairs.count();
         let machine = state.processes[process as usize].machine;
         let nics = state.settings.nics_of(machine);
-        let place = Place { machine, nic: number % u32::from(nics) };
+        let nic = Place { machine, nic: number % u32::from(nics) };
+        let place = if is_within { Place::within(machine) } else { nic };
         let queue_pair = QueuePair::new(self.id, place, *config, start);
         state.network.queue_pairs.push(queue_pair);
         if let Some(domain) = state.domain(self.id) {

@@ -83,8 +83,8 @@ pub use settings::{
 pub use dunlin_rnic_model::Counters as NicCounters;
 
 use dunlin_fabric::{
-    Access, Address, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos, PlainPayloads, Rates,
-    RegisterError, Site,
+    Access, Address, Atomics, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos,
+    PlainPayloads, Rates, RegisterError, Site,
 };
 use machine::Process;
 use shared::Shared;
@@ -108,6 +108,8 @@ pub struct Sim {
     regions: Arc<AtomicU32>,
     /// Pages of the memory that is registered by this handle.
     pages: Pages,
+    /// The machine within which this handle reaches other processes; `None` for the network.
+    within: Option<u32>,
 }
 
 impl Sim {
@@ -137,8 +139,8 @@ impl Sim {
         let registered = Arc::clone(&state.network.registered);
         let shared = Arc::new(Shared::new(state));
         let host = SimHost { shared: Arc::clone(&shared), process: 0 };
-        let sim =
-            Sim { host, capabilities, rates, registered, regions: Arc::default(), pages: Pages::Profile };
+        let (regions, pages) = (Arc::default(), Pages::Profile);
+        let sim = Sim { host, capabilities, rates, registered, regions, pages, within: None };
         run::run(&shared, Box::new(move || root(sim)))
     }
 
@@ -155,7 +157,32 @@ impl Sim {
         state.processes.push(Process::on(machine as u32));
         drop(state);
         let host = SimHost { shared: Arc::clone(&self.host.shared), process };
-        Sim { host, ..self.clone() }
+        let within = self.within.map(|_| machine as u32);
+        Sim { host, within, ..self.clone() }
+    }
+
+    /// Returns the fabric between the processes of this machine, as shared memory is one: the processor of the initiator
+    /// executes all operations, and no NIC takes part. With a model of the hardware a line that another core wrote
+    /// takes the price of [`Work::TakeLine`](dunlin_fabric::Work::TakeLine), and each byte that of `CopyBytes`. An address is
+    /// another one on each machine, and on the network. Control messages take the network's time.
+    pub fn within_machine(&self) -> Sim {
+        let machine = self.host.shared.lock().processes[self.host.process as usize].machine;
+        let capabilities = Capabilities {
+            name: "sim within a machine",
+            atomics: Atomics::Processors,
+            write_wakes: true,
+            initiator_copies: true,
+            ..(*self.capabilities).clone()
+        };
+        Sim { capabilities: Arc::new(capabilities), within: Some(machine), ..self.clone() }
+    }
+
+    /// Returns the name of an address among all addresses of the run.
+    fn name_of(&self, address: &Address) -> String {
+        match self.within {
+            Some(machine) => format!("\0{machine}/{}", address.name()),
+            None => address.name().to_owned(),
+        }
     }
 
     /// Returns the same process; memory that it registers by this handle has such pages. Only a model of the hardware
@@ -302,14 +329,14 @@ impl Fabric for Sim {
     }
 
     fn domain(&self) -> Result<SimDomain, CreateError> {
-        SimDomain::new(&self.host.shared, self.host.process)
+        SimDomain::new(&self.host.shared, self.host.process, self.within.is_some())
     }
 
     fn listen(&self, address: &Address) -> Result<SimListener, ListenError> {
-        SimListener::open(&self.host.shared, self.host.process, address)
+        SimListener::open(&self.host.shared, self.host.process, (address, &self.name_of(address)))
     }
 
     fn dial(&self, address: &Address, until: Nanos) -> Result<SimLink, DialError> {
-        link::dial(&self.host.shared, self.host.process, address, until)
+        link::dial(&self.host.shared, self.host.process, (address, &self.name_of(address)), until)
     }
 }

@@ -353,17 +353,21 @@ pub struct SimListener {
 
 impl SimListener {
     /// Opens a listener.
-    pub(crate) fn open(shared: &Arc<Shared>, process: u32, address: &Address) -> Result<Self, ListenError> {
+    pub(crate) fn open(
+        shared: &Arc<Shared>,
+        process: u32,
+        (address, name): (&Address, &str),
+    ) -> Result<Self, ListenError> {
         if address.scheme() != Scheme::Sim {
             return Err(ListenError::WrongScheme(address.clone()));
         }
         let mut state = shared.blocking_call();
         let links = &mut state.network.links;
-        if links.by_name.contains_key(address.name()) {
+        if links.by_name.contains_key(name) {
             return Err(ListenError::InUse { address: address.clone() });
         }
         let number = links.listeners.len() as u32;
-        let name = address.name().to_owned();
+        let name = name.to_owned();
         links.by_name.insert(name.clone(), number);
         links.listeners.push(Some(ListenerState {
             name,
@@ -448,7 +452,7 @@ impl Listener for SimListener {
 pub(crate) fn dial(
     shared: &Arc<Shared>,
     process: u32,
-    address: &Address,
+    (address, name): (&Address, &str),
     until: Nanos,
 ) -> Result<SimLink, DialError> {
     if address.scheme() != Scheme::Sim {
@@ -466,7 +470,7 @@ pub(crate) fn dial(
     }
     let (number, accepts_for, answered) = loop {
         let links = &mut state.network.links;
-        let number = links.by_name.get(address.name()).copied();
+        let number = links.by_name.get(name).copied();
         let Some((number, listener)) = number.and_then(|number| Some((number, links.listener(number)?)))
         else {
             return Err(DialError::NobodyListens { address: address.clone() });

@@ -50,6 +50,8 @@ pub(crate) struct DomainState {
     pub(crate) event_arrivals: u64,
     pub(crate) waiting: Option<(Waiter, WaitMode)>,
     pub(crate) process: u32,
+    /// Its queue pairs reach processes of the same machine, without a NIC.
+    pub(crate) is_within: bool,
     pub(crate) touched: Touched,
     pub(crate) completion_queues: Vec<CompletionQueue>,
     pub(crate) shared_receives: Vec<ReceiveQueue>,
@@ -66,12 +68,13 @@ pub(crate) struct DomainState {
 }
 
 impl DomainState {
-    pub(crate) fn of(process: u32) -> Self {
+    pub(crate) fn of(process: u32, is_within: bool) -> Self {
         DomainState {
             arrivals: 0,
             event_arrivals: 0,
             waiting: None,
             process,
+            is_within,
             touched: Touched::default(),
             completion_queues: Vec::new(),
             shared_receives: Vec::new(),

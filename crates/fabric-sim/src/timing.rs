@@ -5,7 +5,7 @@
 
 use crate::random::Random;
 use crate::settings::{ChanceTiming, FixedTiming, ModelTiming, Prices, TimingSettings};
-use dunlin_fabric::{Nanos, Opcode, Transport};
+use dunlin_fabric::{Nanos, Opcode, Transport, Work};
 use dunlin_rnic_model::{self as model, ClusterError};
 
 /// A message from one machine to another.
@@ -34,11 +34,25 @@ impl Default for Message {
     }
 }
 
-/// A NIC of a machine.
+/// A NIC of a machine, or its processors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
     pub(crate) machine: u32,
     pub(crate) nic: u32,
+}
+
+/// In the place of a NIC: the processors of a machine copy.
+const PROCESSORS: u32 = u32::MAX;
+
+impl Place {
+    /// Returns the place of queue pairs between processes of one machine.
+    pub(crate) const fn within(machine: u32) -> Place {
+        Place { machine, nic: PROCESSORS }
+    }
+
+    const fn is_within(self) -> bool {
+        self.nic == PROCESSORS
+    }
 }
 
 /// The timing of a posted message.
@@ -98,8 +112,38 @@ pub(crate) struct Fixed {
 /// The model's state.
 pub(crate) struct Model {
     network: model::Network,
+    within: Within,
     prices: Prices,
     control: Nanos,
+}
+
+/// Messages between processes of one machine, whose processors copy them: no NIC takes part. The initiator executes WRITEs
+/// and SENDs by stores, READs and atomics by loads, at its own expense. A line that another core wrote last takes its
+/// time on the way to the core that reads it.
+#[derive(Clone, Copy, Debug)]
+struct Within {
+    /// The time of a line from core to core, in picoseconds: the price of [`Work::TakeLine`].
+    line: u64,
+    /// Copying a byte, in picoseconds: the price of [`Work::CopyBytes`].
+    byte: u64,
+}
+
+impl Within {
+    fn of(prices: &Prices) -> Within {
+        let price = |work: Work| prices.work[work as usize];
+        Within { line: price(Work::TakeLine), byte: price(Work::CopyBytes) }
+    }
+
+    fn post(self, now: Nanos, request: &model::Request) -> Posted {
+        let copied = u64::from(request.bytes) * self.byte;
+        let takes = match request.opcode {
+            model::Opcode::Send | model::Opcode::Write | model::Opcode::WriteImmediate => copied,
+            model::Opcode::Read | model::Opcode::Atomic => self.line + copied,
+        };
+        // A word that is taken back and forth is on the way once; stored lines are on the way to their reader.
+        let arrives = now + (self.line + copied).div_ceil(1000);
+        Posted { processor: takes, left: now + takes.div_ceil(1000), arrives }
+    }
 }
 
 impl Fixed {
@@ -141,6 +185,9 @@ impl Model {
     #[inline(never)]
     fn post(&mut self, now: Nanos, message: impl FnOnce() -> Message) -> Posted {
         let message = message();
+        if message.from.is_within() {
+            return self.within.post(now, &message.request);
+        }
         let Place { machine, nic } = message.from;
         let posted = self.network.post(now, machine as usize, nic as usize, &message.request);
         Posted {
@@ -153,6 +200,9 @@ impl Model {
     /// Returns the timing of an arrived message.
     #[inline]
     pub(crate) fn arrive(&mut self, now: Nanos, message: &Message) -> Arrived {
+        if message.to.is_within() {
+            return Arrived { visible: now, receive: now, answer: Some(now) };
+        }
         let Place { machine, nic } = message.to;
         let arrived = self.network.arrive(now, machine as usize, nic as usize, &message.request);
         let receive = arrived.receive.unwrap_or(arrived.visible);
@@ -197,7 +247,8 @@ impl Timing {
                     .map(|(profile, nics)| model::HostShape { profile, nics: *nics })
                     .collect();
                 let network = model::Network::new(&model::Cluster { hosts, switch_ns: *switch_ns })?;
-                Timing::Model(Box::new(Model { network, prices, control: *control_ns }))
+                let within = Within::of(&prices);
+                Timing::Model(Box::new(Model { network, within, prices, control: *control_ns }))
             }
         })
     }
@@ -257,6 +308,7 @@ impl Timing {
     pub(crate) fn complete(&mut self, now: Nanos, initiator: Place, request: &model::Request) -> Nanos {
         match self {
             Timing::Chance(_) | Timing::Fixed(_) => now,
+            Timing::Model(_) if initiator.is_within() => now,
             Timing::Model(model) => {
                 let Place { machine, nic } = initiator;
                 model.network.complete(now, machine as usize, nic as usize, request)

@@ -19,9 +19,20 @@ fn everything() -> Settings {
 
 /// Runs the suite's cases in sequence within one run.
 fn conform(settings: Settings, seed: u64, options: Options) -> (RunReport, Report) {
+    conform_as(settings, seed, options, |sim| sim)
+}
+
+/// As [`conform`], on the fabric that `choose` returns.
+fn conform_as(
+    settings: Settings,
+    seed: u64,
+    options: Options,
+    choose: fn(Sim) -> Sim,
+) -> (RunReport, Report) {
     let reported = Arc::new(Mutex::new(Report::default()));
     let report = Arc::clone(&reported);
     let root = move |sim: Sim| {
+        let sim = choose(sim);
         let mut made = 0;
         let make = |_: &_| {
             made += 1;
@@ -58,15 +69,29 @@ fn the_suite_passes_under_every_seed() {
 #[test]
 fn the_suite_passes_with_the_times_of_a_cluster() {
     for (seed, name) in ["connect-ib", "rf-rpc", "flock"].into_iter().enumerate() {
-        let profile = Arc::new(Profile::built_in(name).expect("built in"));
-        let prices = Prices::of(&profile);
-        let machines = vec![(profile, 1); Settings::default().machines.len()];
-        let timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
-        let settings = Settings { prices, timing, ..everything() };
+        let settings = of_cluster(name);
         let (_, report) = conform(settings, seed as u64, Options::default());
         assert!(report.failed().is_empty(), "{name}: {:?}", report.failed());
         assert_eq!(report.not_applicable(), OF_OTHERS, "{name}");
         assert!(report.passed().len() >= CASES, "{name}: cases are missing: {}", report.passed().len());
+    }
+}
+
+fn of_cluster(name: &str) -> Settings {
+    let profile = Arc::new(Profile::built_in(name).expect("built in"));
+    let prices = Prices::of(&profile);
+    let machines = vec![(profile, 1); Settings::default().machines.len()];
+    let timing = TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 });
+    Settings { prices, timing, ..everything() }
+}
+
+#[test]
+fn the_suite_passes_between_processes_of_one_machine() {
+    for (seed, settings) in [everything(), of_cluster("lite")].into_iter().enumerate() {
+        let (_, report) = conform_as(settings, seed as u64, Options::default(), |sim| sim.within_machine());
+        assert!(report.failed().is_empty(), "seed {seed}: {:?}", report.failed());
+        assert_eq!(report.not_applicable(), OF_OTHERS);
+        assert!(report.passed().len() >= CASES, "cases are missing: {}", report.passed().len());
     }
 }
 

@@ -1,13 +1,14 @@
 //! The data path in virtual time over many seeds: permitted variation occurs, and guarantees hold.
 
 use dunlin_fabric::{
-    Access, Address, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link,
-    LinkError, Listener, Nanos, Opcode, Operation, QueuePairConfig, QueuePairId, QueuePairState,
-    ReceiveTarget, Region, RemoteSlice, RnrRetry, Site, ThreadDomain, Transport, WaitMode, Wake, Waker,
-    WorkId, WorkRequest,
+    Access, Address, Arena, Completion, CompletionQueueId, CompletionStatus, Data, DialError, Fabric, Host,
+    Link, LinkError, ListenError, Listener, Nanos, Opcode, Operation, QueuePairConfig, QueuePairId,
+    QueuePairState, ReceiveTarget, Region, RemoteSlice, RnrRetry, Site, ThreadDomain, Transport, WaitMode,
+    Wake, Waker, Work, WorkId, WorkRequest,
 };
 use dunlin_fabric_sim::{
-    Faults, ModelTiming, Prices, RunReport, Settings, Sim, SimDomain, SimLink, SimMemory, TimingSettings,
+    Faults, MachineSettings, ModelTiming, Prices, RunReport, Settings, Sim, SimDomain, SimLink, SimMemory,
+    TimingSettings,
 };
 use dunlin_rnic_model::Profile;
 use std::collections::BTreeSet;
@@ -427,6 +428,65 @@ fn modelled() -> Settings {
         timing: TimingSettings::Model(ModelTiming { machines, switch_ns: None, control_ns: 5_000 }),
         ..Settings::default()
     }
+}
+
+/// Between processes of one machine processors copy: no NIC counts a message, and a line takes the price of a line.
+#[test]
+fn processes_of_one_machine_need_no_nic() {
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&times);
+    let root = move |sim: Sim| {
+        for fabric in [sim.clone(), sim.within_machine()] {
+            let (mut one, two) = connected(&fabric, |_| {});
+            let access = Access::READ.with(Access::WRITE);
+            let memory = region(&fabric, 1 << 16, access);
+            let key = two.link.grant(memory.memory(), access).expect("a grant");
+            let mut timed = |operation: Operation<'_, SimMemory>| {
+                let since = sim.time();
+                one.post(1, operation);
+                one.expect(1, CompletionStatus::Success);
+                sim.time() - since
+            };
+            let write = |bytes: &[u8]| {
+                let data = Data::Inline(&[bytes]);
+                timed(Operation::Write { data, key, offset: 0, immediate: None })
+            };
+            let [short, long] = [&[7; 8][..], &[7; 200]].map(write);
+            let mut byte = [0];
+            memory.copy_out(199, &mut byte);
+            assert_eq!(byte, [7]);
+            let messages = sim.nic_counters(0, 0).expect("a model").requests_out;
+            told.lock().expect("the times").push((short, long, messages));
+        }
+    };
+    let settings = modelled();
+    let line = settings.prices.work[Work::TakeLine as usize] / 1000;
+    Sim::run_with(settings, 3, root).expect("a run");
+    let times = times.lock().expect("the times").clone();
+    let [(network, _, by_nic), (short, long, after)] = times[..] else { panic!("{times:?}") };
+    assert!(by_nic > 0 && after == by_nic, "{times:?}");
+    assert!(network > 1_000 && (line..network / 2).contains(&short) && short < long, "{times:?}");
+}
+
+/// An address within a machine is no address of another machine, nor of the network.
+#[test]
+fn addresses_within_a_machine_are_its_own() {
+    let machines = vec![MachineSettings::default(); 2];
+    let settings = Settings { machines, ..Settings::default() };
+    let root = |sim: Sim| {
+        let address: Address = "sim:within".parse().expect("an address");
+        let [first, second] = [0, 1].map(|machine| sim.process_on(machine).within_machine());
+        let _listener = first.listen(&address).expect("listening");
+        for stranger in [&second, &sim] {
+            let refused = stranger.dial(&address, FOREVER).expect_err("nobody listens there");
+            assert!(matches!(refused, DialError::NobodyListens { .. }), "{refused}");
+        }
+        let _ = (second.listen(&address).expect("its own"), sim.listen(&address).expect("the network's"));
+        first.process_on(0).dial(&address, FOREVER).expect("a process of the machine");
+        assert!(matches!(first.listen(&address), Err(ListenError::InUse { .. })));
+        assert!(first.process_on(1).dial(&address, FOREVER).is_err(), "it is on another machine");
+    };
+    Sim::run_with(settings, 4, root).expect("a run");
 }
 
 /// A small message reaches memory before an earlier large one has landed; its completion must wait.
