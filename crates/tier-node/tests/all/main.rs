@@ -15,4 +15,5 @@ mod qos;
 mod services;
 mod shm;
 mod sim;
+mod sim_kept;
 mod store;

@@ -1,0 +1,129 @@
+//! A node in virtual time whose memory a keeper holds: it is killed at any time, and its next life goes on.
+
+use crate::cluster::config;
+use dunlin_fabric::{Fabric, Host, Scheme};
+use dunlin_fabric_sim::{MachineSettings, Random, Settings, Sim, SimKeeper};
+use dunlin_tier_node::{JoinError, MemorySource, Rights, Spec, Tier, TierConfig};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const NAMES: [&str; 2] = ["alice", "bob"];
+/// Bytes that one write covers: several requests and pieces.
+const LENGTH: usize = 20_000;
+/// The word that has the number of the last acknowledged write, behind the bytes.
+const WORD: u64 = 20_032;
+const BYTES: u64 = WORD + 8;
+
+fn settings_of(sim: &Sim, node: &str) -> TierConfig {
+    let mut config = config(Scheme::Sim, "kept", &NAMES, node);
+    (config.piece, config.timeout) = (8192, Duration::from_millis(50));
+    config.memory_source = Some(MemorySource::of(sim));
+    config
+}
+
+/// Starts a life of bob on its machine.
+fn life(sim: &Sim, keeper: &SimKeeper) -> (Sim, Tier<Sim>) {
+    let process = sim.process_on(1);
+    let kept = keeper.connect(&process).unwrap();
+    let settings = settings_of(&process, "bob");
+    let tier = Tier::within_kept(&process, settings, Box::new(kept)).unwrap();
+    (process, tier)
+}
+
+/// Writes all bytes of bob's region with the next number, and then the number, again and again. A write that fails is made
+/// again: it is the same bytes.
+fn write_on_and_on(sim: &Sim, alice: &Tier<Sim>, ends: &AtomicU64) {
+    let region = alice.map("kept", Rights::READ.with(Rights::WRITE)).unwrap();
+    let host = sim.host();
+    let again = |mut attempt: Box<dyn FnMut() -> bool + '_>| {
+        while !attempt() {
+            host.sleep(host.now() + 10_000);
+        }
+    };
+    for number in 1u64.. {
+        if ends.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let bytes = vec![number as u8; LENGTH];
+        again(Box::new(|| region.write(0, &bytes).is_ok()));
+        again(Box::new(|| region.write(WORD, &number.to_le_bytes()).is_ok()));
+    }
+}
+
+#[test]
+fn handles_of_another_node_outlive_kills_at_any_time() {
+    const KILLS: u64 = 6;
+    for seed in 0..6 {
+        let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
+        Sim::run_with(settings, seed, move |sim| {
+            let (keeper, mut random) = (SimKeeper::new(), Random::new(seed, 7));
+            let (mut process, mut bob) = life(&sim, &keeper);
+            let near = sim.process_on(0);
+            let alice = Tier::within(&near, settings_of(&near, "alice")).unwrap();
+            let region = alice.malloc(BYTES, Spec::on("bob").named("kept")).unwrap();
+            let mut canary = bob.malloc(3000, Spec::here().named("canary")).unwrap();
+            canary.write(0, &[0xa5; 3000]).unwrap();
+            let (used, ends) = (bob.free_memory(), Arc::new(AtomicU64::new(0)));
+            let writer = {
+                let (sim, alice, ends) = (near.clone(), alice.clone(), Arc::clone(&ends));
+                near.host().spawn("writer", Box::new(move || write_on_and_on(&sim, &alice, &ends))).unwrap()
+            };
+            let host = sim.host();
+            let mut last = 0;
+            for kill in 0..KILLS {
+                host.sleep(host.now() + random.below(400_000));
+                process.kill();
+                drop((bob, canary));
+                host.sleep(host.now() + random.below(2_000_000));
+                (process, bob) = life(&sim, &keeper);
+                // The handle of before, without another map.
+                let mut word = [0; 8];
+                while region.read(WORD, &mut word).is_err() {
+                    host.sleep(host.now() + 10_000);
+                }
+                let now = u64::from_le_bytes(word);
+                assert!(
+                    now >= last,
+                    "seed {seed}, kill {kill}: an acknowledged write is lost: {last}, then {now}"
+                );
+                last = now;
+                let mut bytes = [0; 3000];
+                let mapped = bob.map("canary", Rights::ALL).unwrap();
+                mapped.read(0, &mut bytes).unwrap();
+                assert_eq!(bytes, [0xa5; 3000], "seed {seed}, kill {kill}");
+                assert_eq!(bob.free_memory(), used, "seed {seed}, kill {kill}");
+                canary = mapped;
+            }
+            ends.store(1, Ordering::Relaxed);
+            writer.join();
+            let mut bytes = vec![0; LENGTH];
+            region.read(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "seed {seed}: the last write is whole");
+            assert!(last > 3, "seed {seed}: {last} writes");
+            drop(canary);
+            region.free().unwrap();
+        })
+        .unwrap();
+    }
+}
+
+/// A keeper serves one living process; one without the memory of this node refuses.
+#[test]
+fn a_keeper_serves_one_life_at_a_time() {
+    let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
+    Sim::run_with(settings, 1, |sim| {
+        let keeper = SimKeeper::new();
+        let (process, bob) = life(&sim, &keeper);
+        assert!(keeper.connect(&sim.process_on(1)).is_err(), "bob lives");
+        process.kill();
+        drop(bob);
+        let stranger = sim.process_on(0);
+        let kept = keeper.connect(&stranger).unwrap();
+        let other = Tier::within_kept(&stranger, settings_of(&stranger, "alice"), Box::new(kept));
+        assert!(matches!(other, Err(JoinError::Kept { what: "the node", .. })), "{other:?}");
+        drop(other);
+        drop(life(&sim, &keeper));
+    })
+    .unwrap();
+}
