@@ -8,7 +8,7 @@ use crate::plan::Plan;
 use dunlin_fabric::{Endpoint, Fabric, Nanos, Region, RegionKey, ThreadDomain, Waker};
 use dunlin_wire::Status;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Everything that a worker needs to open its end of a lane.
@@ -63,27 +63,43 @@ pub(crate) enum Command<F: Fabric> {
 /// A worker's command queue.
 #[derive(Debug)]
 pub(crate) struct Inbox<F: Fabric> {
-    waiting: AtomicBool,
+    /// [`WAITING`] and [`LOOKS`].
+    state: AtomicU8,
     commands: Mutex<VecDeque<Command<F>>>,
     waker: <F::Domain as ThreadDomain>::Waker,
 }
 
+/// There may be commands.
+const WAITING: u8 = 1;
+/// The worker looks into the inbox before it next sleeps, so nobody has to wake it.
+const LOOKS: u8 = 2;
+
 impl<F: Fabric> Inbox<F> {
     pub(crate) fn new(waker: <F::Domain as ThreadDomain>::Waker) -> Self {
-        Inbox { waiting: AtomicBool::new(false), commands: Mutex::new(VecDeque::new()), waker }
+        Inbox { state: AtomicU8::new(0), commands: Mutex::new(VecDeque::new()), waker }
     }
 
-    /// Adds a command and wakes the worker.
+    /// Adds a command, and wakes the worker unless it is about to look.
     pub(crate) fn push(&self, command: Command<F>) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
-        self.waiting.store(true, Ordering::Release);
-        self.waker.wake();
+        // The changes of the word have one order: this one, or the end of `looking`, sees the other.
+        if self.state.fetch_or(WAITING, Ordering::AcqRel) & LOOKS == 0 {
+            self.waker.wake();
+        }
+    }
+
+    /// Runs a part of the worker's round after which it looks into the inbox. Only the worker calls this.
+    pub(crate) fn looking<T>(&self, part: impl FnOnce() -> T) -> T {
+        self.state.fetch_or(LOOKS, Ordering::AcqRel);
+        let done = part();
+        self.state.fetch_and(!LOOKS, Ordering::AcqRel);
+        done
     }
 
     /// Returns whether there may be commands, with one load.
     #[inline]
     pub(crate) fn has_some(&self) -> bool {
-        self.waiting.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) & WAITING != 0
     }
 
     /// Takes the next command.
@@ -91,7 +107,7 @@ impl<F: Fabric> Inbox<F> {
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let command = commands.pop_front();
         if commands.is_empty() {
-            self.waiting.store(false, Ordering::Release);
+            self.state.fetch_and(!WAITING, Ordering::AcqRel);
         }
         command
     }

@@ -101,6 +101,22 @@ pub(crate) fn open_lane<F: Fabric>(
     opened
 }
 
+impl<F: Fabric> Worker<F> {
+    /// Returns the index for another lane.
+    pub(super) fn next_index(&mut self) -> u16 {
+        let index = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
+            if self.lanes.len() == self.lanes.capacity() {
+                // By an eighth: lanes are large, and most of the memory of a client.
+                self.lanes.reserve_exact((self.lanes.len() / 8).max(8));
+            }
+            self.lanes.push(None);
+            self.listed.push(false);
+            self.lanes.len() - 1
+        });
+        index as u16
+    }
+}
+
 /// Returns the number of RECVs for the lane's requests for credits, if they travel by immediate data.
 fn renewal_receives<F: Fabric>(command: &OpenCommand<F>) -> u32 {
     let is_apart = command.credits.as_ref().is_some_and(|credits| credits.is_renewed_apart());

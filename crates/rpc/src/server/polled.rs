@@ -18,9 +18,9 @@ use dunlin_wire::{BatchState, Flags, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The longest time between two polls of a service that is [`PollAgain::Busy`], in nanoseconds. Only a simulator, whose
-/// busy waits take time, waits so long.
-const POLL_EVERY: Nanos = 200;
+/// The longest pause between two polls of a service that is [`PollAgain::Busy`], in nanoseconds. Only a simulator, whose
+/// busy waits take time, pauses.
+const POLL_EVERY: Nanos = 20;
 
 /// The outcome of [`PolledService::start`].
 #[derive(Debug)]
@@ -104,8 +104,7 @@ impl<F: Fabric> Polled<F> {
         self.next = PollAgain::Busy;
     }
 
-    #[cold]
-    pub(super) fn poll(&mut self) {
+    fn poll(&mut self) {
         let Some(service) = &mut self.service else { return };
         let polled = catch_unwind(AssertUnwindSafe(|| service.poll()));
         self.next = polled.unwrap_or_else(|_| {
@@ -131,6 +130,13 @@ impl<F: Fabric> Polled<F> {
 }
 
 impl<F: Fabric> Dispatcher<F> {
+    /// Polls the service. Its answers wake nobody: the worker looks into its inbox afterwards.
+    #[cold]
+    pub(super) fn poll_service(&mut self) {
+        let polled = &mut self.polled;
+        self.inbox.looking(|| polled.poll());
+    }
+
     /// Has the polled service start a call; returns whether the service answered or keeps it.
     #[inline(never)]
     pub(super) fn start(

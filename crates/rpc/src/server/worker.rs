@@ -128,7 +128,7 @@ pub struct Worker<F: Fabric> {
     ready: Vec<u16>,
     /// By lane: whether it is in `ready`. A separate table, so that listing a thousand lanes does not touch
     /// each of them.
-    listed: Vec<bool>,
+    pub(super) listed: Vec<bool>,
     /// Nothing was found since the last sleep.
     rested: bool,
     /// Another thread has sent a command since the last poll before a sleep.
@@ -316,7 +316,7 @@ impl<F: Fabric> Worker<F> {
         self.dispatcher.clock.begin_round();
         // Before the inbox, into which its answers go.
         if self.dispatcher.polled.keeps() {
-            self.dispatcher.polled.poll();
+            self.dispatcher.poll_service();
         }
         if self.dispatcher.inbox.has_some() {
             self.take_commands();
@@ -785,18 +785,5 @@ impl<F: Fabric> Worker<F> {
         }
         self.list(index);
         self.set_mode();
-    }
-
-    pub(crate) fn next_index(&mut self) -> u16 {
-        let index = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
-            if self.lanes.len() == self.lanes.capacity() {
-                // By an eighth: lanes are large, and most of the memory of a client.
-                self.lanes.reserve_exact((self.lanes.len() / 8).max(8));
-            }
-            self.lanes.push(None);
-            self.listed.push(false);
-            self.lanes.len() - 1
-        });
-        index as u16
     }
 }

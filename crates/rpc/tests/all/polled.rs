@@ -3,6 +3,7 @@
 use crate::common::*;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
 use dunlin_fabric_sim::{Settings, Sim};
+use dunlin_rpc::plan::Protocol;
 use dunlin_rpc::*;
 
 const CALL: u16 = 1;
@@ -134,6 +135,27 @@ fn the_service_bounds_the_waits_of_its_worker_in_virtual_time() {
         })
         .unwrap();
     }
+}
+
+/// The worker that answers a call in a later turn is awake, so no system call wakes it.
+#[test]
+fn an_answer_in_a_later_turn_wakes_nobody() {
+    const SYSTEM_CALL: Nanos = 300_000;
+    let mut settings = Settings::default();
+    settings.prices.system_call = SYSTEM_CALL;
+    Sim::run_with(settings, 7, |sim| {
+        let server = serve(&sim, &Address::new(Scheme::Sim, "polled").unwrap());
+        let plan = Protocol::by_name("Server-reply").unwrap().plan(CompletionMode::Busy);
+        let config = ClientConfig::with_plan(plan);
+        let mut client = Client::connect(&sim, server.address(), config).unwrap();
+        for _ in 0..3 {
+            let begin = sim.host().now();
+            assert_eq!(*client.call(CALL, b"busy").unwrap(), *b"later");
+            let time = sim.host().now() - begin;
+            assert!((KEPT..KEPT + SYSTEM_CALL / 2).contains(&time), "{time} ns");
+        }
+    })
+    .unwrap();
 }
 
 /// A service that panics in a poll is gone with its calls; later ones run in the pool, and the worker goes on.
