@@ -48,6 +48,13 @@ impl SimKeeper {
     }
 }
 
+impl SimKeeper {
+    /// Ends the keeper: it forgets all memory.
+    pub fn end(&self) {
+        self.lock().memory.clear();
+    }
+}
+
 fn is_alive(shared: &Shared, process: u32) -> bool {
     shared.try_lock().is_none_or(|state| state.processes[process as usize].alive)
 }

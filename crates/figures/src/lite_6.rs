@@ -4,12 +4,12 @@ use super::lite::{PROFILE, TIER, measured, native, tier};
 use super::{Effort, Figure, FigureError, Outcome, Outcomes, Paper, Point, Run, Work};
 use dunlin_rnic_model::{Profile, Sockets};
 use dunlin_scenario::native::NativeWrites;
-use dunlin_scenario::tier::{Extra, TierLoad};
+use dunlin_scenario::tier::{Extra, Process, TierLoad};
 
 pub(super) const LATENCY: Figure = Figure::predicted(
     ["lite-6", "Time of a WRITE and of a message over TCP (IPoIB) by its size", PROFILE, "size_bytes"],
     "One thread, one message at a time, inline up to 912 bytes; the time of a WRITE includes posting and polling. The tier: a node in \
-     each process. LITE: the tier, with the times that LITE's paper states charged on top: mapping and checks (0.3 us), for users also \
+     each process; through the node: a process that attaches to the node of its machine, where processors copy and a line takes 50 ns. LITE: the tier, with the times that LITE's paper states charged on top: mapping and checks (0.3 us), for users also \
      crossings (0.17 us). TCP is half of a ping-pong on the cost model of sockets. 'Almost identical' is read as within 5%, 'slight' \
      as up to a tenth.",
     |effort| runs(effort, &[1]),
@@ -25,6 +25,8 @@ pub(super) const THROUGHPUT: Figure = Figure::predicted(
 );
 
 const WRITE: &str = "WRITE";
+/// A process that attaches to the node of its machine.
+const THROUGH: &str = "the tier, through the node";
 const KERNEL: &str = "LITE, kernel";
 const USER: &str = "LITE, user";
 const TCP: &str = "TCP/IP";
@@ -70,6 +72,14 @@ fn runs(effort: Effort, threads: &[u32]) -> Vec<Run> {
                 };
                 runs.push(Run::tier(&by(series, threads), bytes, load));
             }
+            let load = TierLoad {
+                process: Process::Attached,
+                threads: threads as usize,
+                paths: threads as u16,
+                measured,
+                ..tier(bytes, effort)
+            };
+            runs.push(Run::tier(&by(THROUGH, threads), bytes, load));
         }
         runs.push(Run::doing(TCP, bytes, Work::Tcp(Tcp { bytes })));
     }
@@ -100,6 +110,14 @@ fn latency(outcomes: &Outcomes) -> Vec<Point> {
     compare(&mut points, outcomes, (TIER, WRITE), value, |_| Some(IDENTICAL));
     compare(&mut points, outcomes, (KERNEL, WRITE), value, |_| Some(IDENTICAL));
     compare(&mut points, outcomes, (USER, WRITE), value, |_| Some(SLIGHT));
+    for x in outcomes.xs() {
+        let of = |series| outcomes.get(series, x, value);
+        if let (Some(through), Some(within)) = (of(THROUGH), of(TIER)) {
+            let series = format!("{THROUGH}: longer than in one process");
+            let said = Some((Paper::AtMost(0.35), "an aim: the paper's crossings take 0.17 us"));
+            points.push(Point { series, x, unit: "us", predicted: through - within, said });
+        }
+    }
     let said = (Paper::AtLeast(1.0), "4.2: always higher than that of native RDMA");
     compare(&mut points, outcomes, (TCP, WRITE), value, |_| Some(said));
     points
@@ -109,7 +127,7 @@ fn throughput(outcomes: &Outcomes) -> Vec<Point> {
     let value: fn(&Outcome) -> f64 = |outcome| outcome.mops;
     let mut points = outcomes.as_they_are("mops", value);
     compare(&mut points, outcomes, (TIER, WRITE), value, |_| Some(IDENTICAL));
-    for series in [TIER, KERNEL, USER] {
+    for series in [TIER, THROUGH, KERNEL, USER] {
         let (series, native) = (by(series, 8), by(WRITE, 8));
         compare(&mut points, outcomes, (&series, &native), value, |_| Some(BETTER));
     }

@@ -1,12 +1,18 @@
-//! Threads that use the memory tier: nodes in one process each, on machines of their own.
+//! Threads that use the memory tier: of the processes that the nodes are in, or of processes that attach to the node of
+//! their machine. Each node has a machine of its own.
 
 use crate::measured_run::{
     Counted, CourseError, MeasuredRun, Phase, cluster, cost_as, not_zero, record, spawn_at, thread,
 };
-use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Signal, Task, Work};
-use dunlin_fabric_sim::{Pages, Random, Sim};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task, Work};
+use dunlin_fabric_sim::{Pages, Random, Sim, SimSignal};
 use dunlin_rnic_model::{Parameter, Prices, Profile};
-use dunlin_tier_node::{Guard, Lmr, Peer, Rights, Spec, Tier, TierConfig};
+use dunlin_tier_client::AttachConfig;
+use dunlin_tier_node::{
+    AnyGuard, AnyLmr, AnyTier, Guard, Lmr, Peer, ProcessConfig, ProcessLimits, ProcessServer, Rights, Spec,
+    Tier, TierConfig,
+};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The operation that is measured.
@@ -36,6 +42,15 @@ pub enum Act {
     Lock,
     /// Taking and giving back one lock of the last node, by all threads.
     Contend,
+}
+
+/// The process of the threads that use a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// The node is in it.
+    OfNode,
+    /// It attaches to the node of its machine, within which processors copy.
+    Attached,
 }
 
 /// Time of an operation beside what the nodes' code and the network account for.
@@ -90,6 +105,8 @@ pub struct TierLoad {
     pub pages: Pages,
     /// The operation; all but WRITE are of one thread, on regions of `bytes` bytes.
     pub act: Act,
+    /// The process of the threads that write.
+    pub process: Process,
     /// Bytes of an operation.
     pub bytes: u32,
     /// Time of the calling processor for each operation that the nodes' code does not account for.
@@ -121,6 +138,7 @@ impl TierLoad {
             piece: 4 << 20,
             pages: Pages::Bytes(2 << 20),
             act: Act::Write,
+            process: Process::OfNode,
             bytes: 64,
             extra: Extra::None,
             warm_up: 200,
@@ -214,25 +232,22 @@ impl TierLoad {
             return Ok(());
         }
         let start = sim.host().signal();
-        let mut tasks: Vec<Task> = Vec::new();
+        let (mut tasks, mut served): (Vec<Task>, Vec<ProcessServer<Sim>>) = (Vec::new(), Vec::new());
         for (node, (sim, tier)) in nodes.iter().enumerate().take(self.active) {
-            let regions = match self.act {
-                Act::Write => self.regions(tier, node, &names)?,
-                _ => Vec::new(),
-            };
-            let regions = Arc::new(regions);
-            for number in 0..self.threads {
-                let writer = Writer {
-                    load: self.clone(),
-                    sim: sim.clone(),
-                    tier: tier.clone(),
-                    lock: last_ones(tier)?,
-                    random: Random::new(seed, 1000 + (node * self.threads + number) as u64),
-                    regions: Arc::clone(&regions),
-                    pause: pauses.extra + pauses.between,
-                    course: Arc::clone(course),
-                };
-                tasks.push(spawn_at(sim, &start, course, move || writer.write_on_and_on())?);
+            let place =
+                Placed { node, names: &names, lock: last_ones(tier)?, seed, pauses, course, start: &start };
+            match self.process {
+                Process::OfNode => self.spawn_writers(sim, tier, &place, &mut tasks)?,
+                Process::Attached => {
+                    let address = Address::new(Scheme::Sim, "attach").map_err(thread)?;
+                    served.push(self.serve(&sim.within_machine(), tier, &address)?);
+                    let process = sim.process_on(node);
+                    let attached = dunlin_tier_client::Tier::attach_with(
+                        &process.within_machine(),
+                        AttachConfig::new(address),
+                    );
+                    self.spawn_writers(&process, &attached.map_err(thread)?, &place, &mut tasks)?;
+                }
             }
         }
         start.raise();
@@ -240,8 +255,53 @@ impl TierLoad {
         Ok(())
     }
 
+    /// Serves the processes of a node's machine.
+    fn serve(
+        &self,
+        within: &Sim,
+        tier: &Tier<Sim>,
+        address: &Address,
+    ) -> Result<ProcessServer<Sim>, CourseError> {
+        let operations = ProcessLimits::default().operations.max(self.threads as u16);
+        let handles = (self.regions * (self.nodes as u32 - 1)).max(ProcessLimits::default().handles);
+        let limits = ProcessLimits { operations, handles, ..ProcessLimits::default() };
+        let users = BTreeMap::from([(0, "all".to_owned())]);
+        let config = ProcessConfig { users, limits, ..ProcessConfig::new(address.clone()) };
+        ProcessServer::serve(within, tier, config).map_err(thread)
+    }
+
+    /// Starts the threads of one process.
+    fn spawn_writers<T: AnyTier>(
+        &self,
+        sim: &Sim,
+        tier: &T,
+        place: &Placed<'_>,
+        tasks: &mut Vec<Task>,
+    ) -> Result<(), CourseError> {
+        let regions = match self.act {
+            Act::Write => self.regions(tier, place)?,
+            _ => Vec::new(),
+        };
+        let regions = Arc::new(regions);
+        for number in 0..self.threads {
+            let writer = Writer {
+                load: self.clone(),
+                sim: sim.clone(),
+                tier: tier.clone(),
+                lock: place.lock.clone(),
+                random: Random::new(place.seed, 1000 + (place.node * self.threads + number) as u64),
+                regions: Arc::clone(&regions),
+                pause: place.pauses.extra + place.pauses.between,
+                course: Arc::clone(place.course),
+            };
+            tasks.push(spawn_at(sim, place.start, place.course, move || writer.write_on_and_on())?);
+        }
+        Ok(())
+    }
+
     /// Makes a node's regions on all others. They have names, so they end with their nodes and are not zeroed.
-    fn regions(&self, tier: &Tier<Sim>, node: usize, names: &[String]) -> Result<Vec<Lmr<Sim>>, CourseError> {
+    fn regions<T: AnyTier>(&self, tier: &T, place: &Placed<'_>) -> Result<Vec<T::Lmr>, CourseError> {
+        let (node, names) = (place.node, place.names);
         let mut regions = Vec::with_capacity(self.regions as usize * (names.len() - 1));
         for number in 0..self.regions {
             for (_, other) in names.iter().enumerate().filter(|(other, _)| *other != node) {
@@ -325,21 +385,34 @@ fn last_ones(tier: &Tier<Sim>) -> Result<String, CourseError> {
     Ok(String::new())
 }
 
+/// The place of a process in the run.
+struct Placed<'a> {
+    node: usize,
+    /// The names of all nodes.
+    names: &'a [String],
+    /// The name of the contended lock.
+    lock: String,
+    seed: u64,
+    pauses: Pauses,
+    course: &'a Arc<MeasuredRun<Counted>>,
+    start: &'a SimSignal,
+}
+
 /// A thread that writes.
-struct Writer {
+struct Writer<T: AnyTier> {
     load: TierLoad,
     sim: Sim,
-    tier: Tier<Sim>,
+    tier: T,
     /// The name of the contended lock.
     lock: String,
     random: Random,
-    regions: Arc<Vec<Lmr<Sim>>>,
+    regions: Arc<Vec<T::Lmr>>,
     /// Processor time between two operations, in nanoseconds.
     pause: Nanos,
     course: Arc<MeasuredRun<Counted>>,
 }
 
-impl Writer {
+impl<T: AnyTier> Writer<T> {
     /// Writes until all threads together have written enough.
     fn write_on_and_on(mut self) -> Result<(), CourseError> {
         let bytes = vec![7; self.load.bytes as usize];
@@ -351,7 +424,7 @@ impl Writer {
                 return Ok(());
             }
             if self.load.act == Act::Contend {
-                self.tier.lock(&self.lock).and_then(Guard::unlock).map_err(thread)?;
+                self.tier.lock(self.lock.as_bytes()).and_then(AnyGuard::unlock).map_err(thread)?;
             } else {
                 let region = self.random.below(self.regions.len() as u64) as usize;
                 let offset = self.random.below(room);

@@ -14,10 +14,10 @@ use super::draw::tier::{DrawnTier, TierAct, name};
 use super::play::look_for_leaks;
 use actor::{Actor, region_name};
 use dunlin_fabric::{Fabric, Host, Nanos, Task, WithSources};
-use dunlin_fabric_sim::{Random, Sim};
+use dunlin_fabric_sim::{Random, Sim, SimKeeper};
 use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
-use dunlin_tier_node::{Lmr, RequestError, Rights, Tier};
+use dunlin_tier_node::{JoinError, Lmr, MemorySource, RequestError, Rights, Tier};
 use model::{Model, Who};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,6 +97,10 @@ struct NodePart {
     book: CallLedger,
     stage: Stage,
     first: u64,
+    /// The keeper of the node's memory, if the run has keepers.
+    keeper: Option<SimKeeper>,
+    /// The free bytes of the node without regions, as its first life saw them.
+    empty: Arc<AtomicU64>,
 }
 
 impl NodePart {
@@ -111,11 +115,12 @@ impl NodePart {
     }
 
     fn play(self) {
-        let tier = match Tier::within(&self.sim, self.drawn.config_of(self.node)) {
+        let tier = match self.begin() {
             Ok(tier) => tier,
             Err(error) => return self.violate(format!("it does not start: {}", WithSources(&error))),
         };
-        let before = tier.free_memory() + tier.dirty_memory();
+        let free = tier.free_memory() + tier.dirty_memory();
+        let before = self.empty.fetch_max(free, Ordering::Relaxed).max(free);
         let actors = self.drawn.actors;
         let tasks: Vec<Task> = (0..actors)
             .filter_map(|actor| {
@@ -146,6 +151,14 @@ impl NodePart {
         self.look_for_memory(&tier, before);
         self.stage.complete(COUNT);
         self.stage.wait(&self.sim, OVER);
+    }
+
+    /// Begins a life of the node.
+    fn begin(&self) -> Result<Tier<Sim>, JoinError> {
+        let mut config = self.drawn.config_of(self.node);
+        let Some(keeper) = &self.keeper else { return Tier::within(&self.sim, config) };
+        config.memory_source = Some(MemorySource::of(&self.sim));
+        Tier::within_kept(&self.sim, config, Box::new(keeper.connect(&self.sim)?))
     }
 
     /// Reads every region that must be there and that this node may read.
@@ -236,6 +249,8 @@ struct Course<'a> {
     stage: &'a Stage,
     /// The steps between the storm and the end.
     steps: &'a [u64],
+    /// The keepers of the nodes' memory, if there are any.
+    keepers: &'a [SimKeeper],
 }
 
 impl Course<'_> {
@@ -248,7 +263,7 @@ impl Course<'_> {
         play: impl Fn(Sim, usize, u64) -> Box<dyn FnOnce() + Send>,
         mut killed: impl FnMut(usize),
     ) {
-        let Course { sim, drawn, book, stage, steps } = *self;
+        let Course { sim, drawn, book, stage, steps, keepers } = *self;
         let registered = sim.registered();
         let mut incarnations = 0;
         let mut start_node = |node: usize| {
@@ -299,6 +314,7 @@ impl Course<'_> {
             }
         }
         drop(nodes);
+        keepers.iter().for_each(SimKeeper::end);
         look_for_leaks(sim, registered, book);
     }
 }
@@ -306,11 +322,19 @@ impl Course<'_> {
 /// Plays a drawn run of memory.
 pub(super) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
     let (model, stage) = (Model::default(), Stage::default());
+    let count = if drawn.is_kept { drawn.nodes } else { 0 };
+    let keepers: Vec<SimKeeper> = (0..count).map(|_| SimKeeper::new()).collect();
+    let empty: Vec<Arc<AtomicU64>> = (0..drawn.nodes).map(|_| Arc::default()).collect();
     let play = |sim, node, first| -> Box<dyn FnOnce() + Send> {
         let (drawn, model) = (drawn.clone(), model.clone());
-        let part = NodePart { sim, drawn, node, model, book: book.clone(), stage: stage.clone(), first };
+        let (keeper, empty) = (keepers.get(node).cloned(), Arc::clone(&empty[node]));
+        let (book, stage) = (book.clone(), stage.clone());
+        let part = NodePart { sim, drawn, node, model, book, stage, first, keeper, empty };
         Box::new(move || part.play())
     };
-    let killed = |node: usize| model.killed(node, node * drawn.actors..(node + 1) * drawn.actors);
-    Course { sim, drawn, book, stage: &stage, steps: &[CHECK, FREE, COUNT] }.direct(play, killed);
+    let killed = |node: usize| {
+        model.killed(node, node * drawn.actors..(node + 1) * drawn.actors, drawn.is_kept);
+    };
+    let steps = &[CHECK, FREE, COUNT];
+    Course { sim, drawn, book, stage: &stage, steps, keepers: &keepers }.direct(play, killed);
 }

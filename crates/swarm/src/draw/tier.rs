@@ -11,7 +11,8 @@ use std::time::Duration;
 /// A disturbance of the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TierAct {
-    /// Kills the process of a node with its threads; a new one of the same name begins after `back_after`, without memory.
+    /// Kills the process of a node with its threads; a new one of the same name begins after `back_after`, without memory
+    /// unless a keeper has it.
     Crash { node: usize, back_after: Nanos },
     /// Cuts a node's machine off from all others.
     CutOff { node: usize, lasts: Nanos },
@@ -28,6 +29,8 @@ pub(crate) struct DrawnTier {
     pub(crate) actors: usize,
     /// The settings of a node, without its name.
     pub(crate) config: TierConfig,
+    /// Keepers hold the memory of nodes, so that regions outlive them.
+    pub(crate) is_kept: bool,
     /// The bytes of each thread in a region.
     pub(crate) slot: usize,
     /// The most regions at a time.
@@ -88,6 +91,8 @@ impl DrawnTier {
             nodes,
             actors: 1 + random.below(2) as usize,
             config,
+            // Drawn apart, so that all else is as without keepers.
+            is_kept: Random::new(seed, 43).one_in(3),
             slot: 64 << random.below(6),
             regions: 1 + random.below(5) as usize,
             think: 2_000 + random.below(150_000),
@@ -140,7 +145,7 @@ impl fmt::Display for DrawnTier {
         write!(
             f,
             "{} nodes of the tier with {} threads each, {} regions with {} bytes a thread, pieces of {}, {} paths, {} us to \
-             stop, {} atomics, for {} us; acts {:?}; faults {:?}",
+             stop, {} atomics, {}, for {} us; acts {:?}; faults {:?}",
             self.nodes,
             self.actors,
             self.regions,
@@ -149,6 +154,7 @@ impl fmt::Display for DrawnTier {
             self.config.paths,
             self.config.stop_timeout.as_micros(),
             if self.settings.capabilities.atomics.exist() { "with" } else { "without" },
+            if self.is_kept { "kept" } else { "not kept" },
             self.lasts / 1000,
             self.acts,
             self.settings.faults
@@ -168,6 +174,8 @@ mod tests {
         let has = |one: &DrawnTier, which: fn(&TierAct) -> bool| one.acts.iter().any(|(_, act)| which(act));
         assert!(count(&|one| has(one, |act| matches!(act, TierAct::Crash { .. }))) > 100);
         assert!(count(&|one| has(one, |act| matches!(act, TierAct::CutOff { .. }))) > 100);
+        let crashes = |one: &DrawnTier| has(one, |act| matches!(act, TierAct::Crash { .. }));
+        assert!(count(&|one| one.is_kept && crashes(one)) > 30);
         assert!(count(&|one| one.is_undisturbed()) > 25);
         assert!(count(&|one| one.acts.is_empty() && !one.is_undisturbed()) > 25);
     }

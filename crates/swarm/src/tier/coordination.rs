@@ -119,5 +119,5 @@ pub(crate) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
         Box::new(move || part.play())
     };
     let killed = |node| meetings.killed(node, sim.time());
-    Course { sim, drawn, book, stage: &stage, steps: &[CHECK] }.direct(play, killed);
+    Course { sim, drawn, book, stage: &stage, steps: &[CHECK], keepers: &[] }.direct(play, killed);
 }

@@ -363,11 +363,12 @@ impl Model {
         };
     }
 
-    /// Notes that a node was killed, with its threads.
-    pub(super) fn killed(&self, node: usize, slots: std::ops::Range<usize>) {
+    /// Notes that a node was killed, with its threads. If a keeper has its memory, regions outlive it, unless nobody knows
+    /// whether they were made.
+    pub(super) fn killed(&self, node: usize, slots: std::ops::Range<usize>, is_kept: bool) {
         for region in self.regions().iter_mut() {
             let uses = region.creator == node || region.home == Some(node) || region.stores.contains(&node);
-            region.is_doomed |= uses;
+            region.is_doomed |= uses && !(is_kept && region.is_made);
             for slot in &mut region.slots[slots.clone()] {
                 if std::mem::take(&mut slot.is_under_way) {
                     slot.uncertain.insert(slot.begun);
