@@ -153,13 +153,6 @@ impl<P: Fabric> Lmr<P> {
         self.usually().memset(offset, length, value)
     }
 
-    /// Copies `length` bytes at `offset` to `target` of another region or of the same one (`LT_memcpy`, `LT_memmove`), by
-    /// commands to the nodes that store the source (section 7.1). Overlapping ranges of one region are right. This handle
-    /// needs READ, the other WRITE, and this process's principal both.
-    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<P>, target: u64) -> Result<(), OperationError> {
-        self.usually().copy(offset, length, to, target)
-    }
-
     /// Grants rights to a principal. This handle needs MASTER, and its principal the rights.
     pub fn grant(&self, principal: &str, rights: Rights) -> Result<(), RequestError> {
         self.grant_to(Grantee::Principal(Principal::new(principal)?), rights)

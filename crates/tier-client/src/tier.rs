@@ -13,7 +13,7 @@ use dunlin_tier::process::{
     parse_listing,
 };
 use dunlin_tier::qos::QosError;
-use dunlin_tier::{AccessError, Listing, Name, Priority, Rights};
+use dunlin_tier::{Listing, Name, Priority, Rights};
 use dunlin_tier_node::{
     AnyTier, AsyncConfig, Asynchronous, PublishError, Published, RequestError, Source, Spec, publish_by,
 };
@@ -112,8 +112,8 @@ impl<P: Fabric> Tier<P> {
         spec: Spec,
     ) -> Result<Published<Lmr<P>>, PublishError> {
         let source = source.into();
-        if matches!(source, Source::Region(region) if !Arc::ptr_eq(&region.attachment, &self.attachment)) {
-            return Err(RequestError::Access(AccessError::NoHandle).into());
+        if let Source::Region(region) = source {
+            self.check_own(region).map_err(RequestError::Access)?;
         }
         let name = |region: &Lmr<P>, spec: &Spec| {
             let (nodes, name, grants) = described(spec)?;
@@ -124,7 +124,8 @@ impl<P: Fabric> Tier<P> {
                 _ => Err(Malformed),
             })?)
         };
-        publish_by(self, source, &spec, name, |from, to| from.copy(0, from.len(), to, 0))
+        let copy = |from: &Lmr<P>, to: &Lmr<P>| self.memcpy(to.at(0), from.at(0), from.len());
+        publish_by(self, source, &spec, name, copy)
     }
 
     /// Starts threads for asynchronous operations on regions of this attachment: futures for any executor. The node

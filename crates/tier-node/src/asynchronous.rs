@@ -18,7 +18,7 @@ pub enum TimedOperation<'a, L> {
     Read { offset: u64, into: &'a mut [u8] },
     Write { offset: u64, from: &'a [u8] },
     Memset { offset: u64, length: u64, value: u8 },
-    Copy { offset: u64, length: u64, to: &'a L, target: u64 },
+    Memcpy { offset: u64, length: u64, to: &'a L, target: u64 },
     FetchAdd { offset: u64, add: u64 },
     CompareSwap { offset: u64, expected: u64, swap: u64 },
 }
@@ -44,13 +44,13 @@ macro_rules! timed_lmr {
                 time: std::time::Duration,
                 operation: $crate::TimedOperation<'_, Self>,
             ) -> Result<u64, $crate::OperationError> {
-                use $crate::TimedOperation::{CompareSwap, Copy, FetchAdd, Memset, Read, Write};
+                use $crate::TimedOperation::{CompareSwap, FetchAdd, Memcpy, Memset, Read, Write};
                 let within = self.within(time);
                 match operation {
                     Read { offset, into } => within.read(offset, into).map(|()| 0),
                     Write { offset, from } => within.write(offset, from).map(|()| 0),
                     Memset { offset, length, value } => within.memset(offset, length, value).map(|()| 0),
-                    Copy { offset, length, to, target } => {
+                    Memcpy { offset, length, to, target } => {
                         within.copy(offset, length, to, target).map(|()| 0)
                     }
                     FetchAdd { offset, add } => within.fetch_add(offset, add),
@@ -404,19 +404,18 @@ impl<L: TimedLmr, H: Host> Asynchronous<L, H> {
         self.begin(move |permit| lmr.run_within(permit?, set).map(drop))
     }
 
-    /// Copies bytes to another region, or the same one: [`Lmr::copy`](crate::Lmr::copy).
-    pub fn copy(
+    /// Copies bytes from an offset in a region to one in another region, or in the same one:
+    /// [`Tier::memcpy`](crate::Tier::memcpy).
+    pub fn memcpy(
         &self,
-        lmr: &Arc<L>,
-        offset: u64,
+        (to, target): (&Arc<L>, u64),
+        (from, offset): (&Arc<L>, u64),
         length: u64,
-        to: &Arc<L>,
-        target: u64,
     ) -> Operation<Result<(), OperationError>> {
-        let (lmr, to) = (Arc::clone(lmr), Arc::clone(to));
+        let (from, to) = (Arc::clone(from), Arc::clone(to));
         self.begin(move |permit| {
-            let copy = TimedOperation::Copy { offset, length, to: &*to, target };
-            lmr.run_within(permit?, copy).map(drop)
+            let copy = TimedOperation::Memcpy { offset, length, to: &*to, target };
+            from.run_within(permit?, copy).map(drop)
         })
     }
 

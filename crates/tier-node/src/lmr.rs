@@ -146,14 +146,6 @@ impl<F: Fabric> Lmr<F> {
         self.usually().memset(offset, length, value)
     }
 
-    /// Copies `length` bytes at `offset` to `target` of another region or of the same one (`LT_memcpy`, `LT_memmove`):
-    /// the nodes that store the source write them to the target (section 7.1), so they do not pass through this process.
-    /// Overlapping ranges of one region are right. This handle needs READ, the other WRITE, and this process's principal
-    /// both. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
-    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<F>, target: u64) -> Result<(), OperationError> {
-        self.usually().copy(offset, length, to, target)
-    }
-
     /// Grants rights to a principal. This handle needs MASTER, and its principal the rights. Blocks until
     /// [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn grant(&self, principal: &str, rights: Rights) -> Result<(), RequestError> {

@@ -53,7 +53,7 @@ fn operations_of_a_process_are_futures() {
         assert!(wait(operations.test_set(&region, 8)).unwrap());
         assert!(!wait(operations.test_set(&region, 8)).unwrap() && !region.test_set(8).unwrap());
         assert_eq!(wait(operations.compare_swap(&region, 8, 1, 7)).unwrap(), 1);
-        wait(operations.copy(&region, 0, 16, &region, 200_000)).unwrap();
+        wait(operations.memcpy((&region, 200_000), (&region, 0), 16)).unwrap();
         let (bytes, read) = wait(operations.read(&region, 200_000, vec![0; 16]));
         read.unwrap();
         assert_eq!(bytes, [60u64.to_le_bytes(), 7u64.to_le_bytes()].concat());

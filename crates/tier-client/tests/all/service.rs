@@ -86,16 +86,22 @@ fn long_copies_are_those_of_memory_also_between_two_handles_of_one_region() {
     let mut model = drawn(length as usize, 3);
     region.write(0, &model).unwrap();
     for (offset, target, count) in [(0usize, 1 << 20, 9 << 20), (1 << 20, 5, 9 << 20), (7, 7, 100)] {
-        region.copy(offset as u64, count as u64, &again, target as u64).unwrap();
+        app.memcpy(again.at(target as u64), region.at(offset as u64), count as u64).unwrap();
         model.copy_within(offset..offset + count, target);
         assert!(bytes_of(&again).unwrap() == model, "{offset} to {target}");
     }
     let size = length;
     let (offset, copied) = (u64::MAX - 3, 8);
     assert_access(
-        region.copy(0, 8, &again, offset),
+        app.memcpy(again.at(offset), region.at(0), 8),
         AccessError::OutOfBounds { offset, length: copied, size },
     );
+    // A handle of another process is none of this one's.
+    let other = attach(&node.address);
+    let own = other.malloc(100, Spec::here()).unwrap();
+    assert_access(other.memcpy(own.at(0), region.at(0), 8), AccessError::NoHandle);
+    assert_access(other.memcpy(region.at(0), own.at(0), 8), AccessError::NoHandle);
+    assert!(bytes_of(&region).unwrap() == model);
 }
 
 #[test]

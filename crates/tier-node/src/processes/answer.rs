@@ -215,7 +215,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             ProcessRequest::Copy { handle, offset, length, to, target } => {
                 within(length as usize, MAX_CHANGED)?;
                 let to = process.region(to)?;
-                process.region(handle)?.within(time).copy(offset, length.into(), &to, target)?;
+                let from = process.region(handle)?;
+                process.tier.memcpy_within(time, to.at(target), from.at(offset), length.into())?;
             }
             ProcessRequest::Direct { handle } => return Ok(self.direct(&process, handle)?.encode()),
             ProcessRequest::LetGo { number } => process.directs.let_go(self.tier.node(), number)?,

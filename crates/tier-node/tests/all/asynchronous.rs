@@ -64,7 +64,7 @@ fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Ti
     assert_eq!(taken.into_iter().filter(|taken| *taken.as_ref().unwrap()).count(), 1);
     assert_eq!(one(host, operations.compare_swap(&region, 16, 1, 9)).unwrap(), 1);
     assert!(!region.test_set(16).unwrap());
-    one(host, operations.copy(&region, PART, 5 * PART, &region, 2 * PART)).unwrap();
+    one(host, operations.memcpy((&region, 2 * PART), (&region, PART), 5 * PART)).unwrap();
     let (bytes, result) = one(host, operations.read(&region, 6 * PART, vec![0; 1000]));
     assert!(result.is_ok() && bytes == [5; 1000]);
 
@@ -76,7 +76,7 @@ fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Ti
     let weak = alice.map("a/1", Rights::READ).map(Arc::new).unwrap();
     let denied = AccessError::Denied { needs: Rights::WRITE, has: Rights::READ };
     assert_access(one(host, operations.test_set(&weak, 0)), denied);
-    assert_access(one(host, operations.copy(&region, 0, 8, &weak, 0)), denied);
+    assert_access(one(host, operations.memcpy((&weak, 0), (&region, 0), 8)), denied);
     let late = one(host, operations.within(Duration::ZERO).fetch_add(&region, 8, 1));
     assert!(matches!(late, Err(OperationError::Deadline { may_have_executed: false, .. })), "{late:?}");
 
