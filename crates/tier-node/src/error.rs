@@ -266,8 +266,11 @@ impl RequestError {
             RequestError::Call { source, .. } => source.was_executed() != Some(false),
             RequestError::Reported { may_have_executed, .. }
             | RequestError::Dead { may_have_executed, .. } => *may_have_executed,
-            // The region is freed, and its memory is not yet.
-            RequestError::Refused { source: Refusal::Waits(_) | Refusal::Target, .. } => true,
+            // The region is freed, and its memory is not yet; or a right is revoked, and not all nodes have stopped.
+            RequestError::Refused {
+                source: Refusal::Waits(_) | Refusal::Drains(_) | Refusal::Target,
+                ..
+            } => true,
             RequestError::AnswerTooLong { .. } => true,
             _ => false,
         }

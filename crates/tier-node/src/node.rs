@@ -298,13 +298,22 @@ impl<F: Fabric> Node<F> {
                 self.state().directory.grant(id, &by, to, rights)?;
                 Reply::Done
             }
+            Request::Revoke { id, rights, by, from } => {
+                return self.revoke(id, &by, &from, rights).map(Reply::Left);
+            }
+            Request::Restrict { id, grants } => {
+                let in_flight = self.state().handles.restrict(id, &grants);
+                if !in_flight.is_empty() {
+                    self.ask_holders_of(id, &in_flight);
+                    self.settle_paths_soon();
+                }
+                Reply::Flag(in_flight.is_empty())
+            }
             Request::Free { id, by } => return self.free(id, Some(&by)).map(|()| Reply::Done),
             Request::Stop { id, moves } => {
                 let has_drained = self.state().handles.stop(id, moves);
                 if !has_drained {
-                    // No thread may ever use the path again on which an operation is under way.
-                    self.todo().settles_paths = true;
-                    self.cleaner.raise();
+                    self.settle_paths_soon();
                 }
                 Reply::Flag(has_drained)
             }
@@ -335,6 +344,12 @@ impl<F: Fabric> Node<F> {
             }
             Request::Map { .. } | Request::Rehome { .. } => return Err(Refusal::Malformed),
         })
+    }
+
+    /// Has the cleaner connect the paths on which an operation is under way that no thread may ever use again.
+    fn settle_paths_soon(&self) {
+        self.todo().settles_paths = true;
+        self.cleaner.raise();
     }
 
     /// Allocates zeroed memory in pieces, all or nothing: in extents that users share, or in those of `tenant`. Zeroes

@@ -40,7 +40,7 @@ use dunlin_tier::process::service::{
 };
 use dunlin_tier::process::{
     ATTACH, BUFFER, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LEAVE, LET_GO, LIST, MALLOC, MAP,
-    MEMSET, MOVE, PUBLISH, READ, READ_HERE, READ_INTO, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE, WRITE_FROM,
+    MEMSET, MOVE, PUBLISH, READ, READ_HERE, READ_INTO, REVOKE, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE, WRITE_FROM,
     WRITE_HERE, WRITE_NOTIFY, direct_name,
 };
 use std::collections::BTreeMap;
@@ -175,8 +175,8 @@ impl<P: Fabric> ProcessServer<P> {
             builder = builder.function(function, FunctionMode::Pool);
         }
         for function in [
-            MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS, LEAVE,
-            DIRECT, LET_GO, BUFFER,
+            MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, REVOKE, STATUS, LIST, SERVERS,
+            LEAVE, DIRECT, LET_GO, BUFFER,
         ] {
             builder = builder.function(function, FunctionMode::Pull);
         }

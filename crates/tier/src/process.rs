@@ -112,6 +112,9 @@ pub const WRITE_FROM: u16 = 37;
 /// Makes a buffer: a region without a name, in memory of this node that belongs to the process alone. Answer: [`Opened`].
 pub const BUFFER: u16 = 38;
 
+/// Takes rights away. Answer: a byte, the [bits](Rights::bits) of the rights that are left.
+pub const REVOKE: u16 = 39;
+
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
 
@@ -320,6 +323,15 @@ pub enum ProcessRequest<'a> {
         /// The rights.
         rights: Rights,
     },
+    /// [`REVOKE`].
+    Revoke {
+        /// The handle.
+        handle: u64,
+        /// The principal that loses them.
+        from: Grantee,
+        /// The rights.
+        rights: Rights,
+    },
     /// [`STATUS`].
     Status,
     /// [`LEAVE`].
@@ -365,6 +377,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Free { .. } => FREE,
             ProcessRequest::Move { .. } => MOVE,
             ProcessRequest::Grant { .. } => GRANT,
+            ProcessRequest::Revoke { .. } => REVOKE,
             ProcessRequest::Status => STATUS,
             ProcessRequest::Leave { .. } => LEAVE,
             ProcessRequest::List { .. } => LIST,
@@ -465,7 +478,10 @@ impl<'a> ProcessRequest<'a> {
             | ProcessRequest::Buffer { length: number }
             | ProcessRequest::LetGo { number } => writer.u64(*number),
             ProcessRequest::Move { handle, node } => writer.u64(*handle).text(node.as_bytes()),
-            ProcessRequest::Grant { handle, to, rights } => writer.u64(*handle).grantee(to).rights(*rights),
+            ProcessRequest::Grant { handle, to, rights }
+            | ProcessRequest::Revoke { handle, from: to, rights } => {
+                writer.u64(*handle).grantee(to).rights(*rights)
+            }
             ProcessRequest::Status => writer,
             ProcessRequest::Leave { force } => writer.u8(u8::from(*force)),
             ProcessRequest::List { node, from } => writer.text(node.as_bytes()).u32(*from),
@@ -559,9 +575,12 @@ impl<'a> ProcessRequest<'a> {
             UNMAP => ProcessRequest::Unmap { handle: reader.u64()? },
             FREE => ProcessRequest::Free { handle: reader.u64()? },
             MOVE => ProcessRequest::Move { handle: reader.u64()?, node: reader.string()? },
-            GRANT => {
-                let (handle, to) = (reader.u64()?, reader.grantee()?);
-                ProcessRequest::Grant { handle, to, rights: reader.rights()? }
+            GRANT | REVOKE => {
+                let (handle, who, rights) = (reader.u64()?, reader.grantee()?, reader.rights()?);
+                match function {
+                    GRANT => ProcessRequest::Grant { handle, to: who, rights },
+                    _ => ProcessRequest::Revoke { handle, from: who, rights },
+                }
             }
             STATUS => ProcessRequest::Status,
             LEAVE => ProcessRequest::Leave { force: reader.flag()? },

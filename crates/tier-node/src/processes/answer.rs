@@ -259,6 +259,9 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             }
             ProcessRequest::Move { handle, node } => process.region(handle)?.move_to(&node)?,
             ProcessRequest::Grant { handle, to, rights } => process.region(handle)?.grant_to(to, rights)?,
+            ProcessRequest::Revoke { handle, from, rights } => {
+                return Ok(vec![process.region(handle)?.revoke_from(from, rights)?.bits()]);
+            }
             ProcessRequest::Status => return Ok(self.status().encode()),
             ProcessRequest::Leave { force } => return Ok(self.leave(&process, force)?.encode()),
             ProcessRequest::List { node, from } => {

@@ -144,6 +144,7 @@ impl Problem {
             Problem::Access(AccessError::NoHandle) => kind(1),
             Problem::Access(AccessError::Gone) => kind(2),
             Problem::Access(AccessError::Moved) => kind(37),
+            Problem::Access(AccessError::Revoked) => kind(43),
             Problem::Access(AccessError::Denied { needs, has }) => kind(3).rights(*needs).rights(*has),
             Problem::Access(AccessError::OutOfBounds { offset, length, size }) => {
                 kind(4).u64(*offset).u64(*length).u64(*size)
@@ -214,6 +215,7 @@ impl Problem {
             1 => Problem::Access(AccessError::NoHandle),
             2 => Problem::Access(AccessError::Gone),
             37 => Problem::Access(AccessError::Moved),
+            43 => Problem::Access(AccessError::Revoked),
             3 => Problem::Access(AccessError::Denied { needs: reader.rights()?, has: reader.rights()? }),
             4 => {
                 let (offset, length) = (reader.u64()?, reader.u64()?);

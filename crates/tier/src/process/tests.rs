@@ -93,6 +93,11 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
             to,
             rights
         }),
+        (any::<u64>(), grantee(), rights()).prop_map(|(handle, from, rights)| ProcessRequest::Revoke {
+            handle,
+            from,
+            rights
+        }),
         Just(ProcessRequest::Status),
         any::<bool>().prop_map(|force| ProcessRequest::Leave { force }),
         ("[a-z]{0,255}", any::<u32>()).prop_map(|(node, from)| ProcessRequest::List { node, from }),
@@ -110,6 +115,7 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
         Just(AccessError::NoHandle),
         Just(AccessError::Gone),
         Just(AccessError::Moved),
+        Just(AccessError::Revoked),
         (rights(), rights()).prop_map(|(needs, has)| AccessError::Denied { needs, has }),
         any::<[u64; 3]>().prop_map(|[offset, length, size]| AccessError::OutOfBounds {
             offset,

@@ -287,3 +287,29 @@ fn a_list_has_what_the_principal_may_use_in_parts() {
     assert_eq!(directory.list(&principal("bob"), 0), Listing::default());
     assert_eq!(directory.list(&principal("alice"), u32::MAX), Listing::default());
 }
+
+#[test]
+fn a_revocation_begins_with_the_mappers_and_the_grants_that_are_left() {
+    let mut directory = Directory::new(ME, 9);
+    let id = made(&mut directory, Some("a"));
+    let (alice, bob, carol) = (principal("alice"), principal("bob"), principal("carol"));
+    let to = |principal: &Principal| Grantee::Principal(principal.clone());
+    directory.grant(id, &alice, to(&bob), Rights::READ.with(Rights::WRITE)).unwrap();
+    directory.map(id, &bob, Rights::WRITE, NodeId(8)).unwrap();
+    let from = to(&bob);
+    let refused = |directory: &mut Directory, by| directory.begin_revoke(id, by, &from, Rights::WRITE);
+    assert!(matches!(refused(&mut directory, &carol), Err(RecordError::NoSuch)));
+    assert!(matches!(refused(&mut directory, &bob), Err(RecordError::Denied { .. })));
+    let last = directory.begin_revoke(id, &alice, &to(&alice), Rights::MASTER);
+    assert!(matches!(last, Err(RecordError::Grant(GrantError::LastMaster))));
+
+    let revoking = directory.begin_revoke(id, &alice, &from, Rights::WRITE).unwrap();
+    assert_eq!((revoking.memory, revoking.left), (id, Rights::READ));
+    assert!(revoking.machine.mappers().eq([ME, NodeId(8)]) && !revoking.machine.is_harmless());
+    assert_eq!(revoking.grants.of(&bob), Rights::READ);
+    let (wanted, has) = (Rights::WRITE, Rights::READ);
+    assert!(matches!(
+        directory.map(id, &bob, wanted, NodeId(8)),
+        Err(RecordError::Denied { wanted: asked, has: left }) if (asked, left) == (wanted, has)
+    ));
+}

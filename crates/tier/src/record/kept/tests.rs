@@ -3,7 +3,7 @@ use crate::cut::Layout;
 use crate::ledger::Entries;
 use crate::name::Name;
 use crate::place::Piece;
-use crate::rights::Principal;
+use crate::rights::{Grantee, Principal, Rights};
 use proptest::prelude::*;
 
 const ME: NodeId = NodeId(4);
