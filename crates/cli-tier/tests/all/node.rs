@@ -148,6 +148,24 @@ fn nodes_of_a_list_share_regions_and_one_ends_without_the_other() {
         assert_eq!(dunlin(first.words(&["tier", "get", "shared"])).well().out, b"on the other");
     }
 
+    // A copy to another node has the bytes, and is a region of its own.
+    dunlin(second.words(&["tier", "cp", "shared", "copy", "--on", "one", "--grant", "anyone=r"])).well();
+    dunlin(second.words(&["tier", "cp", "shared", "copy"])).failed(1, &["a region copy already"]);
+    dunlin(second.words(&["tier", "cp", "missing", "other"])).failed(1, &["no such region"]);
+    dunlin(second.words(&["tier", "cp", "shared", "other", "--on", "three"])).failed(1, &["no three"]);
+    dunlin(second.words(&["tier", "cp", "shared", "other", "--grant", "bob"])).failed(2, &["alice=rw"]);
+    dunlin(first.words(&["tier", "get", "other"])).failed(1, &["no such region"]);
+    assert_eq!(dunlin(first.words(&["tier", "get", "copy"])).well().out, b"on the other");
+    let folder = Folder::new("cp");
+    let bytes: Vec<u8> = (0..9_000_001u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let (from, to) = (folder.write("from", &bytes), folder.file("to"));
+    dunlin(first.words(&["tier", "put", "long", &from, "--on", "two"])).well();
+    let copied =
+        dunlin(first.words(&["tier", "cp", "long", "long/copy", "--on", "one", "--on", "two"])).well();
+    assert!(copied.errors.contains("long/copy: 8.58 MiB copied in "), "{}", copied.errors);
+    dunlin(second.words(&["tier", "get", "long/copy", &to])).well();
+    assert!(std::fs::read(&to).expect("written") == bytes);
+
     second.end();
     let ended = dunlin(first.words(&["tier", "get", "shared"]));
     assert_eq!(ended.code(), Some(1), "{}", ended.errors);
