@@ -43,8 +43,10 @@ pub use tier::Tier;
 pub use within::Within;
 
 pub use dunlin_tier::MemberState;
+pub use dunlin_tier::message::Refusal;
 pub use dunlin_tier::process::{
-    Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus, ProcessStatus, Ran,
+    Holdings, Lent, LentRegion, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus,
+    ProcessStatus, Ran,
 };
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,

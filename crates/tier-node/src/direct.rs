@@ -279,9 +279,9 @@ impl<F: Fabric> Node<F> {
         held.iter().for_each(|(number, Ask(ask))| ask(*number));
     }
 
-    /// Asks the holders of a region whose record this node keeps to let go, in the name of a master, and waits for them
-    /// for the time that a node has to stop.
-    pub(crate) fn clear_holders(&self, id: LmrId, by: &Principal) -> Result<(), Refusal> {
+    /// Asks the holders of a region whose record this node keeps to let go, in the name of a master or of a node, and
+    /// waits for them for the time that a node has to stop.
+    pub(crate) fn clear_holders(&self, id: LmrId, by: Option<&Principal>) -> Result<(), Refusal> {
         let (memory, mappers, stores) = self.state().directory.users(id, by)?;
         // A direct mapping has all bytes on its own node.
         let [store] = stores[..] else { return Ok(()) };

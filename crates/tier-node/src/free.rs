@@ -30,6 +30,15 @@ enum Aim {
     Revoke(Grants),
 }
 
+/// The initiator of a move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mover<'a> {
+    /// A master of the region.
+    Master(&'a Principal),
+    /// A node whose memory it shall leave.
+    Store(NodeId),
+}
+
 /// A free that is under way, a move, or a revocation.
 #[derive(Debug)]
 pub(crate) struct Free {
@@ -62,7 +71,7 @@ impl<F: Fabric> Node<F> {
     /// that mappers have to stop; a free that takes longer goes on by itself.
     pub(crate) fn free(&self, id: LmrId, by: Option<&Principal>) -> Result<(), Refusal> {
         if let Some(by) = by {
-            self.clear_holders(id, by)?;
+            self.clear_holders(id, Some(by))?;
         }
         let mut free = self.begin_free(id, by)?;
         let until = self.fabric.host().now().saturating_add(2 * nanos(self.config.stop_timeout));
@@ -98,16 +107,21 @@ impl<F: Fabric> Node<F> {
         self.fabric.host().now().saturating_add(nanos(self.config.stop_timeout))
     }
 
-    /// Moves a region whose record this node keeps to the memory of one node, in the name of a master. Mappers stop, the
-    /// nodes that store the region copy its bytes, and the record gets the new places in one step: until then the region
-    /// stays where it is, whatever fails. Blocks for a little more than the time that mappers have to stop, and for the
-    /// copy.
-    pub(crate) fn relocate(&self, id: LmrId, by: &Principal, to: NodeId) -> Result<(), Refusal> {
+    /// Moves a region whose record this node keeps to the memory of one node, in the name of a master, or in that of a
+    /// node whose memory it shall leave. Mappers stop, the nodes that store the region copy its bytes, and the record
+    /// gets the new places in one step: until then the region stays where it is, whatever fails. Blocks for a little
+    /// more than the time that mappers have to stop, and for the copy.
+    pub(crate) fn relocate(&self, id: LmrId, mover: Mover<'_>, to: NodeId) -> Result<(), Refusal> {
+        let by = match mover {
+            Mover::Master(by) => Some(by),
+            Mover::Store(_) => None,
+        };
         self.clear_holders(id, by)?;
         // The caller's id is forgotten once the memory that it names is free: that of a move which has just ended.
         let leaving = self.state().directory.begin_move(id, by)?;
         let id = leaving.id;
-        if leaving.layout.nodes() == [to] {
+        let nodes = leaving.layout.nodes();
+        if nodes == [to] || matches!(mover, Mover::Store(from) if !nodes.contains(&from)) {
             self.state().directory.abandon_move(id);
             return Ok(());
         }
@@ -128,7 +142,9 @@ impl<F: Fabric> Node<F> {
         let (name, silent_at, stores) = (None, self.silent_at(), layout.nodes());
         let (has_fenced, aim) = (false, Aim::Move);
         let mut free = Free { id, memory, fence, has_fenced, aim, stores, machine, name, silent_at };
-        let copied = self.copy_away(&mut free, &layout, by, (new, to));
+        // Nobody has this name: a user could not map the memory before it is the region's.
+        let copier = Principal::numbered("move", [new.slot.into(), new.generation]);
+        let copied = self.copy_away(&mut free, &layout, by.unwrap_or(&copier), (new, to));
         let moved = copied.and_then(|()| Ok(self.state().directory.finish_move(id, new)?));
         let host = self.fabric.host();
         self.end_fences(&free);

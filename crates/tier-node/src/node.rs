@@ -8,6 +8,7 @@ use crate::config::TierConfig;
 use crate::direct::Holds;
 use crate::error::RequestError;
 use crate::forward::{Board, Links};
+use crate::free::Mover;
 use crate::kept::{KeptLedger, Lineage, StateGuard};
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
@@ -317,7 +318,12 @@ impl<F: Fabric> Node<F> {
                 }
                 Reply::Flag(has_drained)
             }
-            Request::Move { id, by, to } => return self.relocate(id, &by, to).map(|()| Reply::Done),
+            Request::Move { id, by, to } => {
+                return self.relocate(id, Mover::Master(&by), to).map(|()| Reply::Done);
+            }
+            Request::MoveAway { id, from, to } => {
+                return self.relocate(id, Mover::Store(from), to).map(|()| Reply::Done);
+            }
             // Operations of this node on its own memory need no connection, so a fence could not stop them.
             Request::Fence { mapper, .. } if mapper == self.me => Reply::Flag(false),
             Request::Fence { id, mapper } => Reply::Flag(self.fencing.ask(mapper, id)),

@@ -144,6 +144,16 @@ pub enum Request {
         /// The node that shall store it.
         to: NodeId,
     },
+    /// To a record's node: move a region with a name out of the memory of a node, if it is there. Waits for other
+    /// nodes.
+    MoveAway {
+        /// The region.
+        id: LmrId,
+        /// The node that stores it.
+        from: NodeId,
+        /// The node that shall store it.
+        to: NodeId,
+    },
     /// To a storing node: destroy the connections that `mapper` has now, and say whether nothing arrives over them
     /// any more. A repetition for the same region concerns the same connections.
     Fence {
@@ -316,6 +326,7 @@ impl Request {
             Request::Free { .. }
                 | Request::Revoke { .. }
                 | Request::Move { .. }
+                | Request::MoveAway { .. }
                 | Request::Allocate { .. }
                 | Request::Set { .. }
                 | Request::Copy { .. }
@@ -351,6 +362,7 @@ impl Request {
             Request::Stop { id, moves: false } => Writer::new(11).id(*id),
             Request::Stop { id, moves: true } => Writer::new(21).id(*id),
             Request::Move { id, by, to } => Writer::new(22).id(*id).u16(to.0).text(by.as_str().as_bytes()),
+            Request::MoveAway { id, from, to } => Writer::new(26).id(*id).u16(from.0).u16(to.0),
             Request::Fence { id, mapper } => Writer::new(12).id(*id).u16(mapper.0),
             Request::FetchAdd { owner, extent, offset, add } => {
                 Writer::new(13).id(*owner).u16(*extent).u64(*offset).u64(*add)
@@ -417,6 +429,7 @@ impl Request {
                 let (id, to) = (reader.id()?, reader.node()?);
                 Request::Move { id, by: reader.principal()?, to }
             }
+            26 => Request::MoveAway { id: reader.id()?, from: reader.node()?, to: reader.node()? },
             12 => Request::Fence { id: reader.id()?, mapper: reader.node()? },
             13 => {
                 let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
@@ -651,6 +664,7 @@ mod tests {
             (id(), principal()).prop_map(|(id, by)| Request::Free { id, by }),
             (id(), any::<bool>()).prop_map(|(id, moves)| Request::Stop { id, moves }),
             (id(), principal(), node.clone()).prop_map(|(id, by, to)| Request::Move { id, by, to }),
+            (id(), node.clone(), node.clone()).prop_map(|(id, from, to)| Request::MoveAway { id, from, to }),
             (principal(), any::<u32>()).prop_map(|(principal, from)| Request::List { principal, from }),
             name().prop_map(|service| Request::Serves { service }),
             (node.clone(), any::<[u64; 2]>(), prop::collection::vec((name(), id()), 0..4), any::<bool>())

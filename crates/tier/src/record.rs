@@ -467,15 +467,15 @@ impl Directory {
         }
     }
 
-    /// Returns the id that owns a region's memory, the nodes that have mapped it, and those that store it, in the name of
-    /// `by`, a master.
+    /// Returns the id that owns a region's memory, the nodes that have mapped it, and those that store it, in the name
+    /// of `by`, a master, or in that of the node.
     pub fn users(
         &mut self,
         id: LmrId,
-        by: &Principal,
+        by: Option<&Principal>,
     ) -> Result<(LmrId, Vec<NodeId>, Vec<NodeId>), RecordError> {
         let record = self.live(id)?;
-        record.check_master(by)?;
+        by.map_or(Ok(()), |by| record.check_master(by))?;
         Ok((record.memory, record.mappers.keys().copied().collect(), record.layout.nodes()))
     }
 
@@ -494,11 +494,12 @@ impl Directory {
         Ok(Ending { id: record.id, memory: record.memory, machine, name: record.name.clone() })
     }
 
-    /// Begins to move a region with a name, in the name of `by`, a master. From here on nobody maps or frees it, until
-    /// [`finish_move`](Directory::finish_move) or [`abandon_move`](Directory::abandon_move) by the id that is returned.
-    pub fn begin_move(&mut self, id: LmrId, by: &Principal) -> Result<Leaving, RecordError> {
+    /// Begins to move a region with a name, in the name of `by`, a master, or in that of the node. From here on nobody
+    /// maps or frees it, until [`finish_move`](Directory::finish_move) or [`abandon_move`](Directory::abandon_move) by
+    /// the id that is returned.
+    pub fn begin_move(&mut self, id: LmrId, by: Option<&Principal>) -> Result<Leaving, RecordError> {
         let record = self.live(id)?;
-        record.check_master(by)?;
+        by.map_or(Ok(()), |by| record.check_master(by))?;
         if record.name.is_none() {
             return Err(RecordError::NoName);
         }

@@ -263,7 +263,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 return Ok(vec![process.region(handle)?.revoke_from(from, rights)?.bits()]);
             }
             ProcessRequest::Status => return Ok(self.status().encode()),
-            ProcessRequest::Leave { force } => return Ok(self.leave(&process, force)?.encode()),
+            ProcessRequest::Operate(request) => return Ok(self.operate_node(&process, request)?),
             ProcessRequest::List { node, from } => {
                 let node = if node.is_empty() { self.tier.name() } else { &node };
                 return Ok(encode_listing(&process.tier.list(node, from)?));

@@ -102,8 +102,10 @@ pub enum Problem {
         /// Whether bytes may have been changed.
         may_have_executed: bool,
     },
-    /// The user of the process may not have the node leave.
+    /// The user of the process does not run the node.
     NotOperator,
+    /// The region was made at another node, whose name this is.
+    MadeAt(String),
     /// The region is not mapped directly.
     NotDirect(NoDirect),
     /// The share of a principal, whose name this is, permits only low priority.
@@ -199,6 +201,7 @@ impl Problem {
             Problem::BufferExtents(limit) => kind(42).u16(*limit),
             Problem::NotHeld => kind(31),
             Problem::NotOperator => kind(36),
+            Problem::MadeAt(node) => kind(44).text(cut(node)),
             Problem::NotDirect(reason) => kind(38).u8(*reason as u8),
             Problem::Priority(principal) => kind(39).text(cut(principal)),
             Problem::Other { text, may_have_executed } => {
@@ -265,6 +268,7 @@ impl Problem {
             42 => Problem::BufferExtents(reader.u16()?),
             31 => Problem::NotHeld,
             36 => Problem::NotOperator,
+            44 => Problem::MadeAt(reader.string()?),
             38 => Problem::NotDirect(NoDirect::from_wire(reader.u8()?).ok_or(Malformed)?),
             39 => Problem::Priority(reader.string()?),
             32 => {

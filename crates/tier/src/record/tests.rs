@@ -108,26 +108,26 @@ fn a_move_changes_the_places_in_one_step_and_every_id_names_the_region() {
     let mut directory = Directory::new(ME, 9);
     let (alice, bob) = (principal("alice"), principal("bob"));
     let unnamed = made(&mut directory, None);
-    assert!(matches!(directory.begin_move(unnamed, &alice), Err(RecordError::NoName)));
+    assert!(matches!(directory.begin_move(unnamed, Some(&alice)), Err(RecordError::NoName)));
     let id = made(&mut directory, Some("a"));
-    assert!(matches!(directory.begin_move(id, &bob), Err(RecordError::NoSuch)));
+    assert!(matches!(directory.begin_move(id, Some(&bob)), Err(RecordError::NoSuch)));
     directory.grant(id, &alice, Grantee::Principal(bob.clone()), Rights::READ).unwrap();
-    assert!(matches!(directory.begin_move(id, &bob), Err(RecordError::Denied { .. })));
+    assert!(matches!(directory.begin_move(id, Some(&bob)), Err(RecordError::Denied { .. })));
     let before = directory.map(id, &bob, Rights::READ, NodeId(2)).unwrap();
     assert_eq!(before.id, id);
 
-    let leaving = directory.begin_move(id, &alice).unwrap();
+    let leaving = directory.begin_move(id, Some(&alice)).unwrap();
     assert_eq!((leaving.memory, &leaving.layout), (id, &layout()));
     assert_eq!(leaving.machine.mappers().collect::<Vec<_>>(), [NodeId(2), ME]);
     assert_eq!(directory.map(id, &bob, Rights::READ, NodeId(2)), Err(RecordError::Moving));
     assert!(matches!(directory.begin_free(id, Some(&alice)), Err(RecordError::Moving)));
-    assert!(matches!(directory.begin_move(id, &alice), Err(RecordError::Moving)));
+    assert!(matches!(directory.begin_move(id, Some(&alice)), Err(RecordError::Moving)));
     directory.abandon_move(id);
     assert_eq!(directory.map(id, &bob, Rights::READ, NodeId(2)), Ok(before));
 
     let mut last = id;
     for node in 5..8 {
-        directory.begin_move(last, &alice).unwrap();
+        directory.begin_move(last, Some(&alice)).unwrap();
         let to = directory.reserve().unwrap();
         let piece = Piece { node: NodeId(node), extent: 0, length: 64, offset: 0 };
         let places = Layout::new(vec![piece]).unwrap();
@@ -158,7 +158,7 @@ fn a_move_ends_though_the_id_by_which_it_began_is_forgotten() {
     let alice = principal("alice");
     let id = made(&mut directory, Some("a"));
     let move_by = |directory: &mut Directory, id| {
-        let leaving = directory.begin_move(id, &alice).unwrap();
+        let leaving = directory.begin_move(id, Some(&alice)).unwrap();
         let to = directory.reserve().unwrap();
         directory.create(to, None, layout(), alice.clone(), ME);
         (leaving, to)
@@ -188,7 +188,7 @@ fn an_old_id_does_not_name_the_next_region_of_the_slot() {
     let id = made(&mut directory, Some("a"));
     let mut places = Vec::new();
     for _ in 0..2 {
-        directory.begin_move(id, &alice).unwrap();
+        directory.begin_move(id, Some(&alice)).unwrap();
         let to = directory.reserve().unwrap();
         directory.create(to, None, layout(), alice.clone(), ME);
         directory.finish_move(id, to).unwrap();
