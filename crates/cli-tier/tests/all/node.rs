@@ -332,6 +332,73 @@ fn nodes_of_a_directory_show_their_view_and_leave() {
 }
 
 #[test]
+fn a_node_is_drained_and_leaves_without_a_loss() {
+    let (address, names) = (unique("directory"), ["one", "two", "three"]);
+    let _directory = Directory::start(&address);
+    let [one, two, three] = names.map(|name| {
+        let listen = unique(name);
+        Node::start(&["--directory", &address, "--name", name, "--listen", &listen, "--memory", "4MiB"])
+    });
+    while !dunlin(one.words(&["node", "status"])).well().text().contains("3 of 3 nodes are alive") {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let text = |number: usize| format!("the bytes of region {number}");
+    for number in 0..7 {
+        let (name, text) = (format!("lent/{number}"), text(number));
+        let maker = if number % 2 == 0 { &one } else { &three };
+        dunlin(maker.words(&["tier", "put", &name, "--text", &text, "--on", "two"])).well();
+    }
+    dunlin(two.words(&["tier", "put", "own", "--text", "made here"])).well();
+    dunlin(two.words(&["node", "drain", "--to", "two"])).failed(1, &["whose memory is to be emptied"]);
+    dunlin(two.words(&["node", "drain", "--to", "four"])).failed(1, &["no four"]);
+    let drained = dunlin(two.words(&["node", "drain"])).well();
+    assert!(drained.errors.contains("7 regions moved away"), "{}", drained.errors);
+    let again = dunlin(two.words(&["node", "drain"])).well();
+    assert!(again.errors.contains("0 regions moved away"), "{}", again.errors);
+    let stays = dunlin(two.words(&["node", "leave"]));
+    assert_eq!((stays.code(), &stays.out[..]), (Some(1), &b"own\n"[..]));
+
+    // Any region that was made there is the operator's to free, and no other.
+    dunlin(two.words(&["node", "free", "lent/0"])).failed(1, &["was made at one"]);
+    dunlin(two.words(&["node", "free", "missing"])).failed(1, &["no such region"]);
+    dunlin(two.words(&["tier", "cp", "own", "copy", "--on", "one"])).well();
+    dunlin(two.words(&["node", "free", "own"])).well();
+    dunlin(two.words(&["node", "free", "copy"])).well();
+    dunlin(two.words(&["node", "leave"])).well();
+    let mut two = two;
+    two.running.take().expect("running").end().well();
+    for number in 0..7 {
+        let name = format!("lent/{number}");
+        assert_eq!(dunlin(one.words(&["tier", "get", &name])).well().out, text(number).as_bytes());
+    }
+    // Without another node there is nowhere to move to, and nothing has to.
+    let nothing = dunlin(three.words(&["node", "drain"])).well();
+    assert!(nothing.errors.contains(" regions moved away"), "{}", nothing.errors);
+}
+
+#[test]
+fn a_drain_without_room_elsewhere_leaves_regions_where_they_are() {
+    let folder = Folder::new("full");
+    let (one, two) = (unique("one"), unique("two"));
+    let peers = folder.write("nodes.txt", format!("one {one}\ntwo {two}\n"));
+    let first = Node::start(&["--peers", &peers, "--name", "one", "--memory", "2MiB"]);
+    let second = Node::start(&["--peers", &peers, "--name", "two", "--memory", "16MiB"]);
+    dunlin(first.words(&["tier", "put", "large", "-", "--size", "8MiB", "--on", "two"])).well();
+    dunlin(first.words(&["tier", "put", "small", "--text", "moves", "--on", "two"])).well();
+    let drained = dunlin(second.words(&["node", "drain"]));
+    assert_eq!(drained.code(), Some(1), "{}", drained.errors);
+    for words in
+        ["a region of one, 8 MiB here, stays", "bytes left", "1 regions moved away", "1 regions of other"]
+    {
+        assert!(drained.errors.contains(words), "{words} is not in: {}", drained.errors);
+    }
+    assert_eq!(dunlin(second.words(&["tier", "get", "small"])).well().out, b"moves");
+    dunlin(first.words(&["tier", "get", "large", "--length", "9"])).well();
+    second.end();
+    assert_eq!(dunlin(first.words(&["tier", "get", "small"])).well().out, b"moves");
+}
+
+#[test]
 fn settings_of_a_directory_that_make_no_sense_are_refused() {
     dunlin(["node", "directory", "shm:x", "--lease", "10ms"]).failed(2, &["write 300ms or more"]);
     dunlin(["node", "run", "--directory", "shm:x"]).failed(2, &["--name", "--listen"]);
