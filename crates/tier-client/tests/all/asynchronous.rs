@@ -58,6 +58,14 @@ fn operations_of_a_process_are_futures() {
         read.unwrap();
         assert_eq!(bytes, [60u64.to_le_bytes(), 7u64.to_le_bytes()].concat());
 
+        let (bytes, notified) = wait(operations.write_notify(&region, 1000, vec![8; 100], 2000, 9));
+        assert!(notified.is_ok() && bytes == [8; 100]);
+        let write = operations.write(&region, 1100, vec![8; 100]);
+        wait(operations.fence());
+        let (bytes, read) = wait(operations.read(&region, 1000, vec![0; 1008]));
+        assert!(read.is_ok() && bytes[..200] == [8; 200] && bytes[1000..] == 9u64.to_le_bytes());
+        assert!(wait(write).1.is_ok());
+
         let weak = Arc::new(app.map("f", Rights::READ).unwrap());
         let (buffer, refused) = wait(operations.write(&weak, 0, vec![1; 9]));
         let denied = AccessError::Denied { needs: Rights::WRITE, has: Rights::READ };

@@ -68,6 +68,19 @@ fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Ti
     let (bytes, result) = one(host, operations.read(&region, 6 * PART, vec![0; 1000]));
     assert!(result.is_ok() && bytes == [5; 1000]);
 
+    // Writes before a fence are placed when it is passed.
+    let writes: Vec<_> = (7..12).map(|at| operations.write(&region, at * PART, vec![91; 1000])).collect();
+    one(host, operations.fence());
+    let mut found = vec![0; 5000];
+    region.read(7 * PART, &mut found).unwrap();
+    assert!(found == [91; 5000]);
+    drop(writes);
+    let (bytes, notified) =
+        one(host, operations.write_notify(&region, 12 * PART, vec![92; 1000], 14 * PART, 77));
+    assert!(notified.is_ok() && bytes == [92; 1000]);
+    let (bytes, read) = one(host, operations.read(&region, 12 * PART, vec![0; 2008]));
+    assert!(read.is_ok() && bytes[..1000] == [92; 1000] && bytes[2000..] == 77u64.to_le_bytes());
+
     // A refused operation gives its buffer back.
     let (bytes, refused) = one(host, operations.write(&region, 40 * PART - 1, vec![1; 2]));
     let error = AccessError::OutOfBounds { offset: 40 * PART - 1, length: 2, size: 40 * PART };
