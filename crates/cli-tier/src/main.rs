@@ -1,5 +1,7 @@
 //! The program of `dunlin node` and `dunlin tier`: the node of the memory tier on this host, and its regions.
 
+mod copy;
+mod drain;
 mod etcd;
 mod get;
 mod keep;

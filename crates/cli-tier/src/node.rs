@@ -1,5 +1,6 @@
 //! `dunlin node`: runs the node of this host, and shows what it does.
 
+use crate::drain::{self, DrainArguments, FreeArguments};
 use crate::etcd::EtcdArguments;
 use crate::keep::{self, KeepArguments};
 use crate::list::{self, ListArguments};
@@ -45,8 +46,9 @@ A cluster whose nodes come and go:
   dunlin node directory rdma:10.0.0.1:7000           on one host
   dunlin node run --directory rdma:10.0.0.1:7000 --name node-1 --listen rdma:10.0.0.1:7100
   dunlin node leave
-A region to another node:
-  dunlin node move data/model node-2";
+A region to another node, and all regions of others out of the memory of this one:
+  dunlin node move data/model node-2
+  dunlin node drain && dunlin node leave";
 
 const MOVE_HELP: &str = "\
 The bytes are copied while nobody uses the region, and the name leads to them as soon as all are there. Processes that
@@ -71,7 +73,8 @@ Examples:
 
 const LEAVE_HELP: &str = "\
 Regions that were made at the node, and regions whose bytes are in its memory, end with it. As long as there are any, the
-node stays, and the command lists them and exits with status 1; --force has it leave all the same. Free or copy them first.
+node stays, and the command lists them and exits with status 1; --force has it leave all the same. dunlin node drain
+moves those of other nodes away; copy those that were made here to another node with dunlin tier cp, and free them.
 Only the user who runs the node, and root, may have it leave.
 
 Examples:
@@ -121,6 +124,8 @@ enum NodeCommand {
     Top(TopArguments),
     Leave(LeaveArguments),
     Move(MoveArguments),
+    Drain(DrainArguments),
+    Free(FreeArguments),
     Ls(ListArguments),
 }
 
@@ -268,6 +273,8 @@ pub(crate) fn run(arguments: &NodeArguments) -> Result<ExitCode, Failure> {
             region.move_to(&arguments.to).map_err(Failure::new)?;
             Ok(ExitCode::SUCCESS)
         }
+        NodeCommand::Drain(arguments) => drain::drain(arguments),
+        NodeCommand::Free(arguments) => drain::free(arguments),
         NodeCommand::Ls(arguments) => list::run(arguments, true),
     }
 }

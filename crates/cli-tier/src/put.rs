@@ -66,7 +66,7 @@ pub(crate) struct PutArguments {
 }
 
 /// Parses PRINCIPAL=RIGHTS.
-fn grant(text: &str) -> Result<(String, Rights), String> {
+pub(crate) fn grant(text: &str) -> Result<(String, Rights), String> {
     let wrong = || format!("'{text}' is not PRINCIPAL=RIGHTS; write for example alice=rw or anyone=r");
     let (principal, letters) = text.split_once('=').ok_or_else(wrong)?;
     let rights = letters.chars().try_fold(Rights::NONE, |rights, letter| match letter {
@@ -79,6 +79,21 @@ fn grant(text: &str) -> Result<(String, Rights), String> {
         Some(rights) if rights != Rights::NONE && !principal.is_empty() => Ok((principal.to_owned(), rights)),
         _ => Err(wrong()),
     }
+}
+
+/// Adds grants to the description of a region.
+pub(crate) fn described(spec: Spec, grants: &[(String, Rights)]) -> Spec {
+    grants.iter().fold(spec, |spec, (principal, rights)| match principal.as_str() {
+        "anyone" => spec.grant_anyone(*rights),
+        principal => spec.grant(principal, *rights),
+    })
+}
+
+/// Says how many bytes were moved, and how fast.
+pub(crate) fn in_seconds(done: &str, bytes: u64, time: Duration) -> String {
+    let (bytes, seconds) = (bytes as f64, time.as_secs_f64());
+    let rate = Unit::Bytes.format(bytes / seconds.max(1e-9));
+    format!("{} {done} in {seconds:.2} s, {rate} per second", Unit::Bytes.format(bytes))
 }
 
 impl PutArguments {
@@ -213,12 +228,7 @@ pub(crate) fn run(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     if arguments.direct {
         spec = spec.direct();
     }
-    for (principal, rights) in &arguments.grant {
-        spec = match principal.as_str() {
-            "anyone" => spec.grant_anyone(*rights),
-            principal => spec.grant(principal, *rights),
-        };
-    }
+    let spec = described(spec, &arguments.grant);
     let begin = Instant::now();
     let region = tier.malloc(length, spec).map_err(|error| {
         let help = format!("if the name is taken, free its region: dunlin tier free {}", arguments.name);
@@ -237,13 +247,7 @@ pub(crate) fn run(arguments: &PutArguments) -> Result<ExitCode, Failure> {
             return Err(failure);
         }
     };
-    let seconds = begin.elapsed().as_secs_f64();
-    output::note(format_args!(
-        "{}: {} written in {seconds:.2} s, {} per second",
-        arguments.name,
-        Unit::Bytes.format(written as f64),
-        Unit::Bytes.format(written as f64 / seconds.max(1e-9))
-    ));
+    output::note(format_args!("{}: {}", arguments.name, in_seconds("written", written, begin.elapsed())));
     if written < length {
         output::note(format_args!("the last {} bytes of the region are zero", length - written));
     }

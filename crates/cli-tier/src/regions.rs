@@ -1,5 +1,6 @@
 //! `dunlin tier`: regions with a name, from the command line.
 
+use crate::copy::{self, CopyArguments};
 use crate::get::{self, GetArguments};
 use crate::list::{self, ListArguments};
 use crate::put::{self, PutArguments};
@@ -17,10 +18,11 @@ Examples:
   dunlin tier get greeting
   dunlin tier put data/model model.bin --on node-2 --grant anyone=r
   dunlin tier get data/model copy.bin
+  dunlin tier cp data/model backup/model --on node-3
   dunlin tier ls
   dunlin tier free data/model";
 
-/// Write, read, list and free named regions.
+/// Write, read, copy, list and free named regions.
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct TierArguments {
@@ -32,6 +34,7 @@ pub(crate) struct TierArguments {
 enum TierCommand {
     Put(PutArguments),
     Get(GetArguments),
+    Cp(CopyArguments),
     Ls(ListArguments),
     Free(FreeArguments),
     Scene(SceneArguments),
@@ -54,6 +57,7 @@ pub(crate) fn run(arguments: &TierArguments) -> Result<ExitCode, Failure> {
     match &arguments.command {
         TierCommand::Put(arguments) => put::run(arguments),
         TierCommand::Get(arguments) => get::run(arguments),
+        TierCommand::Cp(arguments) => copy::run(arguments),
         TierCommand::Ls(arguments) => list::run(arguments, false),
         TierCommand::Scene(arguments) => scene::run(arguments),
         TierCommand::SceneMember(arguments) => scene::member(arguments),

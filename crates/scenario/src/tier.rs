@@ -361,8 +361,10 @@ impl TierLoad {
                 }
                 Act::Set => kept[0].memset(0, bytes, 7).map_err(thread)?,
                 Act::SetByWrite => kept[0].write(0, &value).map_err(thread)?,
-                Act::Copy | Act::CopyThere => kept[0].copy(0, bytes, &kept[1], 0).map_err(thread)?,
-                Act::Move => kept[0].copy(0, bytes, &kept[0], bytes / 2).map_err(thread)?,
+                Act::Copy | Act::CopyThere => {
+                    tier.memcpy(kept[1].at(0), kept[0].at(0), bytes).map_err(thread)?;
+                }
+                Act::Move => tier.memcpy(kept[0].at(bytes / 2), kept[0].at(0), bytes).map_err(thread)?,
             }
             // Time that has been charged passes.
             sim.host().work(0);

@@ -22,8 +22,9 @@
 //!    not executed, of another region, or of one that was freed. Moves, and nodes that are killed or cut off, change nothing
 //!    in that.
 //! 2. A region whose nodes live is there in calm, with all completed writes and additions.
-//! 3. After a free, and on handles from before a move, each operation fails. No handle has a right that was not granted,
-//!    and none is used for more than its rights.
+//! 3. After a free, and on handles from before a move or the end of a right, each operation fails. No handle has a
+//!    right that was not granted, and none is used for more than its rights. After the end of a right to write, no byte
+//!    that its owner wrote changes.
 //! 4. Each operation ends once, within a bound; without disturbance, only for reasons that other threads give.
 //! 5. In the end no memory of a node is in use, and as above nothing else is left over.
 //!

@@ -5,6 +5,7 @@
 //! Buffer          memory that the node reads and writes in place              buffer.rs
 //! Within          operations, cut into requests                              within.rs
 //! Operations      lists of operations                                        list.rs
+//! memcpy          copies between regions, cut into requests                  memcpy.rs
 //! Guard           locks and barriers                                          locks.rs
 //! Calls           functions of services that this process serves             calls.rs
 //! Announced       a server of the engine, known at the node                   announce.rs
@@ -25,6 +26,7 @@ mod direct;
 mod list;
 mod lmr;
 mod locks;
+mod memcpy;
 mod tier;
 mod waiting;
 mod within;
@@ -41,12 +43,14 @@ pub use tier::Tier;
 pub use within::Within;
 
 pub use dunlin_tier::MemberState;
+pub use dunlin_tier::message::Refusal;
 pub use dunlin_tier::process::{
-    Holdings, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus, ProcessStatus, Ran,
+    Holdings, Lent, LentRegion, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus,
+    ProcessStatus, Ran,
 };
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
     Asynchronous, BufferError, Bytes, DirectMemory, Done, EachCall, ListError, Listed, Listing, LockError,
-    NoDirect, Operation, OperationError, Outcomes, Priority, PublishError, Published, ReceiveError,
+    NoDirect, Operation, OperationError, Outcomes, Position, Priority, PublishError, Published, ReceiveError,
     RequestError, Rights, Source, Spec,
 };

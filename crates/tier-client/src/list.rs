@@ -237,7 +237,12 @@ impl<'a, P: Fabric> Operations<'a, P> {
             Ok((refused, problem)) => {
                 let handle = self.entries[refused].lmr.opened.handle;
                 // A region that is gone is gone for all of them.
-                let of_region = matches!(problem, Problem::Access(AccessError::Gone | AccessError::NoHandle));
+                let of_region = matches!(
+                    problem,
+                    Problem::Access(
+                        AccessError::Gone | AccessError::Moved | AccessError::Revoked | AccessError::NoHandle
+                    )
+                );
                 for Part { place, .. } in request {
                     let entry = &mut self.entries[*place];
                     let same = of_region && entry.lmr.opened.handle == handle;

@@ -5,7 +5,8 @@ use crate::tier::Tier;
 use crate::within::{Within, nothing};
 use dunlin_fabric::Fabric;
 use dunlin_fabric_shm::ShmFabric;
-use dunlin_tier::process::{FREE, GRANT, MOVE, Opened, ProcessRequest, UNMAP};
+use dunlin_tier::message::Malformed;
+use dunlin_tier::process::{FREE, GRANT, MOVE, Opened, ProcessRequest, REVOKE, UNMAP};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{AccessError, Grantee, Principal, Priority, Rights};
 use dunlin_tier_node::{OperationError, RequestError};
@@ -153,13 +154,6 @@ impl<P: Fabric> Lmr<P> {
         self.usually().memset(offset, length, value)
     }
 
-    /// Copies `length` bytes at `offset` to `target` of another region or of the same one (`LT_memcpy`, `LT_memmove`), by
-    /// commands to the nodes that store the source (section 7.1). Overlapping ranges of one region are right. This handle
-    /// needs READ, the other WRITE, and this process's principal both.
-    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<P>, target: u64) -> Result<(), OperationError> {
-        self.usually().copy(offset, length, to, target)
-    }
-
     /// Grants rights to a principal. This handle needs MASTER, and its principal the rights.
     pub fn grant(&self, principal: &str, rights: Rights) -> Result<(), RequestError> {
         self.grant_to(Grantee::Principal(Principal::new(principal)?), rights)
@@ -173,6 +167,33 @@ impl<P: Fabric> Lmr<P> {
     fn grant_to(&self, to: Grantee, rights: Rights) -> Result<(), RequestError> {
         let request = ProcessRequest::Grant { handle: self.opened.handle, to, rights };
         Ok(self.attachment.call(GRANT, &request, nothing)?)
+    }
+
+    /// Takes rights away from a principal; returns those that it has left, for example by a grant for anyone. This
+    /// handle needs MASTER. Handles of the principal that have a right which it has lost end, at every node, and fail
+    /// with [`AccessError::Revoked`]; operations that were under way end first. As [`dunlin_tier_node::Lmr::revoke`].
+    /// Blocks until [`AttachConfig::timeout`](crate::AttachConfig::timeout) at most.
+    ///
+    /// # Errors
+    /// [`GrantError::LastMaster`](dunlin_tier::GrantError::LastMaster) if the region would have no master, and nothing
+    /// is changed. [`Refusal::Drains`](dunlin_tier::message::Refusal::Drains): the right is revoked, and operations
+    /// that had begun at the node of that number may go on until it answers or ends.
+    pub fn revoke(&self, principal: &str, rights: Rights) -> Result<Rights, RequestError> {
+        self.revoke_from(Grantee::Principal(Principal::new(principal)?), rights)
+    }
+
+    /// Takes rights away that every principal has; as [`revoke`](Lmr::revoke). Principals keep those of grants of their
+    /// own.
+    pub fn revoke_anyone(&self, rights: Rights) -> Result<Rights, RequestError> {
+        self.revoke_from(Grantee::Anyone, rights)
+    }
+
+    fn revoke_from(&self, from: Grantee, rights: Rights) -> Result<Rights, RequestError> {
+        let request = ProcessRequest::Revoke { handle: self.opened.handle, from, rights };
+        Ok(self.attachment.call(REVOKE, &request, |answer| match answer {
+            [bits] => Rights::from_bits(*bits).ok_or(Malformed),
+            _ => Err(Malformed),
+        })?)
     }
 
     /// Frees the region for all (`LT_free`). This handle needs MASTER. Returns when no node can touch the memory any

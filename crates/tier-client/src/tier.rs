@@ -5,15 +5,17 @@ use crate::calls::Calls;
 use crate::list::Operations;
 use crate::lmr::Lmr;
 use crate::locks::Guard;
+use crate::within::nothing;
 use dunlin_fabric::{Address, Fabric};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier::message::Malformed;
+use dunlin_tier::process::operator::OperatorRequest;
 use dunlin_tier::process::{
-    Description, Holdings, LEAVE, LIST, MALLOC, MAP, NodeStatus, Opened, PUBLISH, ProcessRequest, STATUS,
-    parse_listing,
+    Description, Holdings, LIST, Lent, LentRegion, MALLOC, MAP, NodeStatus, Opened, PUBLISH, ProcessRequest,
+    STATUS, parse_listing,
 };
 use dunlin_tier::qos::QosError;
-use dunlin_tier::{AccessError, Listing, Name, Priority, Rights};
+use dunlin_tier::{Listing, Name, Priority, Rights};
 use dunlin_tier_node::{
     AnyTier, AsyncConfig, Asynchronous, PublishError, Published, RequestError, Source, Spec, publish_by,
 };
@@ -112,8 +114,8 @@ impl<P: Fabric> Tier<P> {
         spec: Spec,
     ) -> Result<Published<Lmr<P>>, PublishError> {
         let source = source.into();
-        if matches!(source, Source::Region(region) if !Arc::ptr_eq(&region.attachment, &self.attachment)) {
-            return Err(RequestError::Access(AccessError::NoHandle).into());
+        if let Source::Region(region) = source {
+            self.check_own(region).map_err(RequestError::Access)?;
         }
         let name = |region: &Lmr<P>, spec: &Spec| {
             let (nodes, name, grants) = described(spec)?;
@@ -124,7 +126,8 @@ impl<P: Fabric> Tier<P> {
                 _ => Err(Malformed),
             })?)
         };
-        publish_by(self, source, &spec, name, |from, to| from.copy(0, from.len(), to, 0))
+        let copy = |from: &Lmr<P>, to: &Lmr<P>| self.memcpy(to.at(0), from.at(0), from.len());
+        publish_by(self, source, &spec, name, copy)
     }
 
     /// Starts threads for asynchronous operations on regions of this attachment: futures for any executor. The node
@@ -158,11 +161,52 @@ impl<P: Fabric> Tier<P> {
     /// # Errors
     /// Only processes of the user who runs the node, and of root, may ask.
     pub fn leave(&self, force: bool) -> Result<Holdings, RequestError> {
-        Ok(self.attachment.call(LEAVE, &ProcessRequest::Leave { force }, Holdings::parse)?)
+        self.operate(OperatorRequest::Leave { force }, Holdings::parse)
     }
 
-    /// Lists regions with a name that were made at a node and to which this process's principal has a right: `from` is 0,
-    /// then [`Listing::next`]. An empty name is that of this host's node.
+    /// Frees a region that was made at the node of this host, whoever is its master. As [`Lmr::free`].
+    ///
+    /// # Errors
+    /// [`RequestError::NotOperator`]: only processes of the user who runs the node, and of root, may.
+    /// [`RequestError::MadeAt`]: the region was made at another node.
+    pub fn free_named(&self, name: impl AsRef<[u8]>) -> Result<(), RequestError> {
+        self.operate(OperatorRequest::FreeNamed { name: Name::new(name)? }, nothing)
+    }
+
+    /// Lists regions of other nodes that have bytes in the memory of the node of this host: `after` is the last one of
+    /// the answer before.
+    ///
+    /// # Errors
+    /// [`RequestError::NotOperator`]: only processes of the user who runs the node, and of root, may.
+    pub fn lent(&self, after: Option<&LentRegion>) -> Result<Lent, RequestError> {
+        self.operate(OperatorRequest::Lent { after: after.map(|region| region.id) }, Lent::parse)
+    }
+
+    /// Moves a region of another node out of the memory of the node of this host, to the memory of another node. As
+    /// [`Lmr::move_to`], whoever is its master.
+    ///
+    /// # Errors
+    /// [`RequestError::NotOperator`]: only processes of the user who runs the node, and of root, may. Unless
+    /// [`RequestError::may_have_executed`], the region stays where it is: it has no name, a node does not stop to use
+    /// it, or the other node has no room.
+    pub fn move_away(&self, region: &LentRegion, to: &str) -> Result<(), RequestError> {
+        if to.len() > 255 {
+            return Err(RequestError::NoNode(to.to_owned()));
+        }
+        self.operate(OperatorRequest::MoveAway { id: region.id, to: to.to_owned() }, nothing)
+    }
+
+    fn operate<T>(
+        &self,
+        request: OperatorRequest,
+        take: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, RequestError> {
+        let request = ProcessRequest::Operate(request);
+        Ok(self.attachment.call(request.function(), &request, take)?)
+    }
+
+    /// Lists regions with a name that were made at a node and to which this process's principal has a right: `from` is
+    /// 0, then [`Listing::next`]. An empty name is that of this host's node.
     pub fn list(&self, node: &str, from: u32) -> Result<Listing, RequestError> {
         if node.len() > 255 {
             return Err(RequestError::NoNode(node.to_owned()));

@@ -5,7 +5,7 @@ use crate::lmr::Lmr;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::{
-    COMPARE_SWAP, COPY, FETCH_ADD, MAX_CHANGED, MAX_HERE, MAX_MOVED, MEMSET, ProcessRequest, READ, READ_HERE,
+    COMPARE_SWAP, FETCH_ADD, MAX_CHANGED, MAX_HERE, MAX_MOVED, MEMSET, ProcessRequest, READ, READ_HERE,
     WRITE, WRITE_HERE, WRITE_NOTIFY,
 };
 use dunlin_tier::qos::QosError;
@@ -184,27 +184,5 @@ impl<P: Fabric> Within<'_, P> {
             set.map_err(|failed| after(at, failed))?;
         }
         Ok(())
-    }
-
-    /// As [`Lmr::copy`].
-    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<P>, target: u64) -> Result<(), OperationError> {
-        self.lmr.check(Rights::READ, offset, length)?;
-        to.check(Rights::WRITE, target, length)?;
-        let until = self.begin()?;
-        let copy = |(at, part): (u64, u32), done: u64| {
-            let (handle, to) = (self.lmr.opened.handle, to.opened.handle);
-            let request =
-                ProcessRequest::Copy { handle, offset: offset + at, length: part, to, target: target + at };
-            let copied = self.lmr.attachment.call_until(COPY, &request, until, nothing);
-            copied.map(|()| done + u64::from(part)).map_err(|failed| after(done, failed))
-        };
-        let backwards = self.lmr.opened.region == to.opened.region && target > offset;
-        let mut cuts = parts(length, MAX_CHANGED);
-        let copied = if backwards {
-            cuts.rev().try_fold(0, |done, part| copy(part, done))
-        } else {
-            cuts.try_fold(0, |done, part| copy(part, done))
-        };
-        copied.map(drop)
     }
 }

@@ -4,7 +4,7 @@
 use crate::any::AnyLmr;
 use crate::error::OperationError;
 use dunlin_fabric::{Host, Nanos, Signal, Task, nanos};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,9 @@ use std::time::Duration;
 pub enum TimedOperation<'a, L> {
     Read { offset: u64, into: &'a mut [u8] },
     Write { offset: u64, from: &'a [u8] },
+    WriteNotify { offset: u64, from: &'a [u8], word_offset: u64, value: u64 },
     Memset { offset: u64, length: u64, value: u8 },
-    Copy { offset: u64, length: u64, to: &'a L, target: u64 },
+    Memcpy { offset: u64, length: u64, to: &'a L, target: u64 },
     FetchAdd { offset: u64, add: u64 },
     CompareSwap { offset: u64, expected: u64, swap: u64 },
 }
@@ -44,13 +45,18 @@ macro_rules! timed_lmr {
                 time: std::time::Duration,
                 operation: $crate::TimedOperation<'_, Self>,
             ) -> Result<u64, $crate::OperationError> {
-                use $crate::TimedOperation::{CompareSwap, Copy, FetchAdd, Memset, Read, Write};
+                use $crate::TimedOperation::{
+                    CompareSwap, FetchAdd, Memcpy, Memset, Read, Write, WriteNotify,
+                };
                 let within = self.within(time);
                 match operation {
                     Read { offset, into } => within.read(offset, into).map(|()| 0),
                     Write { offset, from } => within.write(offset, from).map(|()| 0),
+                    WriteNotify { offset, from, word_offset, value } => {
+                        within.write_notify(offset, from, word_offset, value).map(|()| 0)
+                    }
                     Memset { offset, length, value } => within.memset(offset, length, value).map(|()| 0),
-                    Copy { offset, length, to, target } => {
+                    Memcpy { offset, length, to, target } => {
                         within.copy(offset, length, to, target).map(|()| 0)
                     }
                     FetchAdd { offset, add } => within.fetch_add(offset, add),
@@ -100,8 +106,67 @@ struct Queue {
     is_over: bool,
 }
 
+/// The operations that have not ended, by their numbers, and the fences that wait for them.
+#[derive(Default)]
+struct Begun {
+    next: u64,
+    under_way: BTreeSet<u64>,
+    /// In the order in which they were made: each waits for all operations with smaller numbers.
+    fences: VecDeque<(u64, Arc<Slot<()>>)>,
+}
+
+#[derive(Default)]
+struct Order(Mutex<Begun>);
+
+impl Order {
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins an operation, which ends with the value.
+    fn begin(self: &Arc<Self>) -> Ending {
+        let mut begun = self.begun();
+        let number = begun.next;
+        begun.next += 1;
+        begun.under_way.insert(number);
+        Ending { order: Arc::clone(self), number }
+    }
+
+    fn fence(&self, slot: Arc<Slot<()>>) {
+        let mut begun = self.begun();
+        if begun.under_way.is_empty() {
+            drop(begun);
+            return slot.finish(());
+        }
+        let number = begun.next;
+        begun.fences.push_back((number, slot));
+    }
+}
+
+/// An operation that has not ended.
+struct Ending {
+    order: Arc<Order>,
+    number: u64,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let mut passed = Vec::new();
+        {
+            let mut begun = self.order.begun();
+            begun.under_way.remove(&self.number);
+            let first = begun.under_way.first().copied().unwrap_or(u64::MAX);
+            while begun.fences.front().is_some_and(|(number, _)| *number <= first) {
+                passed.extend(begun.fences.pop_front().map(|(_, slot)| slot));
+            }
+        }
+        passed.into_iter().for_each(|slot| slot.finish(()));
+    }
+}
+
 struct Shared<H: Host> {
     host: H,
+    order: Arc<Order>,
     queue: Mutex<Queue>,
     limit: usize,
     /// Raised for the threads.
@@ -290,7 +355,8 @@ pub type Transferred = (Vec<u8>, Result<(), OperationError>);
 /// Asynchronous operations of a tier. Clones share its threads, which end with the last clone: operations that wait then
 /// end with [`OperationError::Ended`], and the drop blocks until those under way have ended, by their deadlines.
 ///
-/// The methods do not block. Operations have no order among each other. Buffers are passed by value and come back with
+/// The methods do not block. Operations have no order among each other; one that begins after a
+/// [fence](Asynchronous::fence) was passed comes after those before it. Buffers are passed by value and come back with
 /// the result, so memory that is in use cannot be touched or freed. An operation has one time from its begin to its end,
 /// the wait for a thread included.
 ///
@@ -328,8 +394,14 @@ impl<L: TimedLmr, H: Host> Asynchronous<L, H> {
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
         }
         let queue = Mutex::new(Queue { watched: Nanos::MAX, ..Queue::default() });
-        let shared =
-            Arc::new(Shared { host: host.clone(), queue, limit, work: host.signal(), clock: host.signal() });
+        let shared = Arc::new(Shared {
+            host: host.clone(),
+            order: Arc::default(),
+            queue,
+            limit,
+            work: host.signal(),
+            clock: host.signal(),
+        });
         // From here on, dropping it ends the threads.
         let mut all = Threads { shared: Arc::clone(&shared), tasks: Vec::new() };
         for number in 0..threads {
@@ -351,10 +423,12 @@ impl<L: TimedLmr, H: Host> Asynchronous<L, H> {
         let place = Place { value: None, waker: None, is_given_up: false };
         let slot = Arc::new(Slot(Mutex::new(place)));
         let operation = Operation(Arc::clone(&slot));
+        let ending = self.threads.shared.order.begin();
         let run = move |permit| {
             if !slot.place().is_given_up {
                 slot.finish(run(permit));
             }
+            drop(ending);
         };
         self.threads.shared.submit(self.time, Box::new(run));
         operation
@@ -391,6 +465,34 @@ impl<L: TimedLmr, H: Host> Asynchronous<L, H> {
         })
     }
 
+    /// Writes a buffer at `offset`, and then the aligned word at `word_offset`:
+    /// [`Lmr::write_notify`](crate::Lmr::write_notify).
+    pub fn write_notify(
+        &self,
+        lmr: &Arc<L>,
+        offset: u64,
+        buffer: Vec<u8>,
+        word_offset: u64,
+        value: u64,
+    ) -> Operation<Transferred> {
+        let lmr = Arc::clone(lmr);
+        self.begin(move |permit| {
+            let notify = TimedOperation::WriteNotify { offset, from: &buffer, word_offset, value };
+            let written = permit.and_then(|time| lmr.run_within(time, notify));
+            (buffer, written.map(drop))
+        })
+    }
+
+    /// Waits for all operations that this value and its clones have begun before: each has ended, in whatever way, or
+    /// is given up and not executed. Operations that begin later are not waited for.
+    ///
+    /// The results are those of the operations' own futures. A write among them is placed when the fence is passed.
+    pub fn fence(&self) -> Operation<()> {
+        let slot = Arc::new(Slot(Mutex::new(Place { value: None, waker: None, is_given_up: false })));
+        self.threads.shared.order.fence(Arc::clone(&slot));
+        Operation(slot)
+    }
+
     /// Sets bytes to a value: [`Lmr::memset`](crate::Lmr::memset).
     pub fn memset(
         &self,
@@ -404,19 +506,18 @@ impl<L: TimedLmr, H: Host> Asynchronous<L, H> {
         self.begin(move |permit| lmr.run_within(permit?, set).map(drop))
     }
 
-    /// Copies bytes to another region, or the same one: [`Lmr::copy`](crate::Lmr::copy).
-    pub fn copy(
+    /// Copies bytes from an offset in a region to one in another region, or in the same one:
+    /// [`Tier::memcpy`](crate::Tier::memcpy).
+    pub fn memcpy(
         &self,
-        lmr: &Arc<L>,
-        offset: u64,
+        (to, target): (&Arc<L>, u64),
+        (from, offset): (&Arc<L>, u64),
         length: u64,
-        to: &Arc<L>,
-        target: u64,
     ) -> Operation<Result<(), OperationError>> {
-        let (lmr, to) = (Arc::clone(lmr), Arc::clone(to));
+        let (from, to) = (Arc::clone(from), Arc::clone(to));
         self.begin(move |permit| {
-            let copy = TimedOperation::Copy { offset, length, to: &*to, target };
-            lmr.run_within(permit?, copy).map(drop)
+            let copy = TimedOperation::Memcpy { offset, length, to: &*to, target };
+            from.run_within(permit?, copy).map(drop)
         })
     }
 

@@ -201,7 +201,7 @@ impl fmt::Debug for Ask {
 /// The direct mappings of a node: by the id that owns the memory, and a number.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    held: BTreeMap<(LmrId, u64), (u32, Ask)>,
+    held: BTreeMap<(LmrId, u64), (u32, Handle, Ask)>,
     last: u64,
 }
 
@@ -237,7 +237,7 @@ impl<F: Fabric> Node<F> {
         }
         state.holds.last += 1;
         let number = state.holds.last;
-        state.holds.held.insert((id, number), (process, ask));
+        state.holds.held.insert((id, number), (process, handle, ask));
         Ok((Hold { operation, id, number }, rights))
     }
 
@@ -247,7 +247,7 @@ impl<F: Fabric> Node<F> {
         let (id, _, length) = state.handles.describe(handle).ok()?;
         let operation = state.handles.begin(handle, Kind::Read, 0, length).ok()?;
         state.holds.last = state.holds.last.max(number);
-        state.holds.held.insert((id, number), (process, ask));
+        state.holds.held.insert((id, number), (process, handle, ask));
         Some(Hold { operation, id, number })
     }
 
@@ -262,15 +262,26 @@ impl<F: Fabric> Node<F> {
         let held: Vec<(u64, u32, Ask)> = {
             let state = self.state();
             let range = state.holds.held.range((id, 0)..=(id, u64::MAX));
-            range.map(|((_, number), (process, ask))| (*number, *process, ask.clone())).collect()
+            range.map(|((_, number), (process, _, ask))| (*number, *process, ask.clone())).collect()
         };
         held.iter().for_each(|(number, _, Ask(ask))| ask(*number));
         held.iter().map(|(_, process, _)| Holder { node: self.me, process: *process }).collect()
     }
 
-    /// Asks the holders of a region whose record this node keeps to let go, in the name of a master, and waits for them
-    /// for the time that a node has to stop.
-    pub(crate) fn clear_holders(&self, id: LmrId, by: &Principal) -> Result<(), Refusal> {
+    /// Asks those holders of memory on this node to let go that map it by one of these handles.
+    pub(crate) fn ask_holders_of(&self, id: LmrId, handles: &[Handle]) {
+        let held: Vec<(u64, Ask)> = {
+            let state = self.state();
+            let range = state.holds.held.range((id, 0)..=(id, u64::MAX));
+            let held = range.filter(|(_, (_, handle, _))| handles.contains(handle));
+            held.map(|((_, number), (_, _, ask))| (*number, ask.clone())).collect()
+        };
+        held.iter().for_each(|(number, Ask(ask))| ask(*number));
+    }
+
+    /// Asks the holders of a region whose record this node keeps to let go, in the name of a master or of a node, and
+    /// waits for them for the time that a node has to stop.
+    pub(crate) fn clear_holders(&self, id: LmrId, by: Option<&Principal>) -> Result<(), Refusal> {
         let (memory, mappers, stores) = self.state().directory.users(id, by)?;
         // A direct mapping has all bytes on its own node.
         let [store] = stores[..] else { return Ok(()) };

@@ -212,6 +212,17 @@ pub enum RequestError {
     /// process that is attached to a node gets this, and the variants below.
     #[error("the node of this host does not know this process any more: attach again, and map regions again")]
     Detached,
+    /// The user of this process does not run the node of this host. Nothing was changed.
+    #[error(
+        "only the user who runs the node, and root, may have it leave, drain it, and free regions of others"
+    )]
+    NotOperator,
+    /// The region was made at another node. Nothing was changed.
+    #[error("the region was made at {node}: the user who runs that node frees it there")]
+    MadeAt {
+        /// The node's name.
+        node: String,
+    },
     /// The region is not mapped directly. Reads and writes work.
     #[error(transparent)]
     NoDirect(#[from] NoDirect),
@@ -266,8 +277,11 @@ impl RequestError {
             RequestError::Call { source, .. } => source.was_executed() != Some(false),
             RequestError::Reported { may_have_executed, .. }
             | RequestError::Dead { may_have_executed, .. } => *may_have_executed,
-            // The region is freed, and its memory is not yet.
-            RequestError::Refused { source: Refusal::Waits(_) | Refusal::Target, .. } => true,
+            // The region is freed, and its memory is not yet; or a right is revoked, and not all nodes have stopped.
+            RequestError::Refused {
+                source: Refusal::Waits(_) | Refusal::Drains(_) | Refusal::Target,
+                ..
+            } => true,
             RequestError::AnswerTooLong { .. } => true,
             _ => false,
         }

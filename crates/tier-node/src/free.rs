@@ -1,19 +1,45 @@
-//! Frees and moves: the node that keeps a region's record drives the machine of `dunlin_tier::retire` until all memory is
-//! taken back. The caller's thread drives for a while, then the cleaner goes on.
+//! Frees, moves and revocations: the node that keeps a region's record drives the machine of `dunlin_tier::retire`
+//! until all memory is taken back, or no node can touch it by a right that was revoked. The caller's thread drives for
+//! a while, then the cleaner goes on.
 
 use crate::error::RequestError;
 use crate::node::{Node, SETTLE};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, WithSources, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
-use dunlin_tier::{Command, Ending, Holder, Layout, Leaving, LmrId, Name, NodeId, Principal, Retirement};
+use dunlin_tier::{
+    Command, Ending, Grantee, Grants, Holder, Layout, Leaving, LmrId, Name, NodeId, Principal, Retirement,
+    Revoking, Rights,
+};
 use std::collections::BTreeSet;
 
 /// The shortest and the longest pause between two rounds of requests, in nanoseconds.
 const PAUSES: [Nanos; 2] = [20_000, 10_000_000];
 /// The time for one request of a free, in nanoseconds.
 const REQUEST: Nanos = 500_000_000;
+/// The time for a request to a mapper that was silent for too long, in nanoseconds: its fence does not wait longer.
+const LATE: Nanos = 100_000_000;
 
-/// A free that is under way, or a move.
+/// The effect on the nodes that have mapped a region.
+#[derive(Debug)]
+enum Aim {
+    /// The region is gone.
+    Free,
+    /// It lives on at another place.
+    Move,
+    /// Principals have these grants only.
+    Revoke(Grants),
+}
+
+/// The initiator of a move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mover<'a> {
+    /// A master of the region.
+    Master(&'a Principal),
+    /// A node whose memory it shall leave.
+    Store(NodeId),
+}
+
+/// A free that is under way, a move, or a revocation.
 #[derive(Debug)]
 pub(crate) struct Free {
     /// The region.
@@ -23,8 +49,9 @@ pub(crate) struct Free {
     /// The id of its fences. A move that is given up and tried again needs new ones.
     fence: LmrId,
     has_fenced: bool,
-    /// The region lives on at another place.
-    moves: bool,
+    aim: Aim,
+    /// The nodes that store the region, and may have fenced others by this id.
+    stores: Vec<NodeId>,
     machine: Retirement,
     /// The name that its home has to forget.
     name: Option<Name>,
@@ -44,7 +71,7 @@ impl<F: Fabric> Node<F> {
     /// that mappers have to stop; a free that takes longer goes on by itself.
     pub(crate) fn free(&self, id: LmrId, by: Option<&Principal>) -> Result<(), Refusal> {
         if let Some(by) = by {
-            self.clear_holders(id, by)?;
+            self.clear_holders(id, Some(by))?;
         }
         let mut free = self.begin_free(id, by)?;
         let until = self.fabric.host().now().saturating_add(2 * nanos(self.config.stop_timeout));
@@ -71,7 +98,8 @@ impl<F: Fabric> Node<F> {
     fn begin_free(&self, id: LmrId, by: Option<&Principal>) -> Result<Free, Refusal> {
         let Ending { id, memory, machine, name } = self.state().directory.begin_free(id, by)?;
         let (silent_at, fence) = (self.silent_at(), memory);
-        Ok(Free { id, memory, fence, has_fenced: false, moves: false, machine, name, silent_at })
+        let (has_fenced, aim, stores) = (false, Aim::Free, Vec::new());
+        Ok(Free { id, memory, fence, has_fenced, aim, stores, machine, name, silent_at })
     }
 
     /// Returns the time by which mappers have to stop.
@@ -79,16 +107,21 @@ impl<F: Fabric> Node<F> {
         self.fabric.host().now().saturating_add(nanos(self.config.stop_timeout))
     }
 
-    /// Moves a region whose record this node keeps to the memory of one node, in the name of a master. Mappers stop, the
-    /// nodes that store the region copy its bytes, and the record gets the new places in one step: until then the region
-    /// stays where it is, whatever fails. Blocks for a little more than the time that mappers have to stop, and for the
-    /// copy.
-    pub(crate) fn relocate(&self, id: LmrId, by: &Principal, to: NodeId) -> Result<(), Refusal> {
+    /// Moves a region whose record this node keeps to the memory of one node, in the name of a master, or in that of a
+    /// node whose memory it shall leave. Mappers stop, the nodes that store the region copy its bytes, and the record
+    /// gets the new places in one step: until then the region stays where it is, whatever fails. Blocks for a little
+    /// more than the time that mappers have to stop, and for the copy.
+    pub(crate) fn relocate(&self, id: LmrId, mover: Mover<'_>, to: NodeId) -> Result<(), Refusal> {
+        let by = match mover {
+            Mover::Master(by) => Some(by),
+            Mover::Store(_) => None,
+        };
         self.clear_holders(id, by)?;
         // The caller's id is forgotten once the memory that it names is free: that of a move which has just ended.
         let leaving = self.state().directory.begin_move(id, by)?;
         let id = leaving.id;
-        if leaving.layout.nodes() == [to] {
+        let nodes = leaving.layout.nodes();
+        if nodes == [to] || matches!(mover, Mover::Store(from) if !nodes.contains(&from)) {
             self.state().directory.abandon_move(id);
             return Ok(());
         }
@@ -106,18 +139,15 @@ impl<F: Fabric> Node<F> {
             }
         };
         let Leaving { memory, layout, machine, .. } = leaving;
-        let (name, silent_at) = (None, self.silent_at());
-        let mut free = Free { id, memory, fence, has_fenced: false, moves: true, machine, name, silent_at };
-        let copied = self.copy_away(&mut free, &layout, by, (new, to));
+        let (name, silent_at, stores) = (None, self.silent_at(), layout.nodes());
+        let (has_fenced, aim) = (false, Aim::Move);
+        let mut free = Free { id, memory, fence, has_fenced, aim, stores, machine, name, silent_at };
+        // Nobody has this name: a user could not map the memory before it is the region's.
+        let copier = Principal::numbered("move", [new.slot.into(), new.generation]);
+        let copied = self.copy_away(&mut free, &layout, by.unwrap_or(&copier), (new, to));
         let moved = copied.and_then(|()| Ok(self.state().directory.finish_move(id, new)?));
         let host = self.fabric.host();
-        if free.has_fenced {
-            // The stores forget the fences. One that does not answer keeps a few bytes.
-            for store in layout.nodes() {
-                let _ = self.ask(store, Request::Release { owner: fence }, host.now() + REQUEST);
-            }
-        }
-        self.state().directory.forget(fence);
+        self.end_fences(&free);
         match moved {
             Ok(()) => {
                 free.machine.let_go();
@@ -131,6 +161,51 @@ impl<F: Fabric> Node<F> {
             }
         }
         moved
+    }
+
+    /// Takes rights of a region whose record this node keeps away from a principal, in the name of a master; returns
+    /// those that it has left. Mappers end the handles of principals that had more, and drain. Blocks for a little more
+    /// than the time that they have for that; a revocation that takes longer goes on by itself.
+    pub(crate) fn revoke(
+        &self,
+        id: LmrId,
+        by: &Principal,
+        from: &Grantee,
+        rights: Rights,
+    ) -> Result<Rights, Refusal> {
+        // The id of the fences comes first: without it nothing is changed.
+        let fence = self.state().directory.reserve()?;
+        let begun = self.state().directory.begin_revoke(id, by, from, rights);
+        let Revoking { memory, machine, grants, left, stores } = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.state().directory.forget(fence);
+                return Err(error.into());
+            }
+        };
+        let (host, silent_at, aim) = (self.fabric.host(), self.silent_at(), Aim::Revoke(grants));
+        let mut free =
+            Free { id, memory, fence, has_fenced: false, aim, stores, machine, name: None, silent_at };
+        let until = host.now().saturating_add(2 * nanos(self.config.stop_timeout));
+        if !self.drive(&mut free, until) {
+            let waits = free.waits_for(self.me);
+            self.leave_to_cleaner(free);
+            return Err(Refusal::Drains(waits));
+        }
+        // The last bytes are in their place.
+        host.sleep(host.now().saturating_add(SETTLE));
+        Ok(left)
+    }
+
+    /// Has the stores forget the fences of a move or a revocation. One that does not answer keeps a few bytes.
+    fn end_fences(&self, free: &Free) {
+        if free.has_fenced {
+            for store in &free.stores {
+                let until = self.fabric.host().now().saturating_add(REQUEST);
+                let _ = self.ask(*store, Request::Release { owner: free.fence }, until);
+            }
+        }
+        self.state().directory.forget(free.fence);
     }
 
     /// Stops all mappers of a region, and copies its bytes to new memory.
@@ -214,8 +289,8 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Sends the requests of a free until it is done, or until `until`; returns whether it is done. Those of a move end
-    /// when no node can touch the memory any more.
+    /// Sends the requests of a free until it is done, or until `until`; returns whether it is done. Those of a move and
+    /// of a revocation end when no node can touch the memory any more, or not by the right.
     pub(crate) fn drive(&self, free: &mut Free, until: Nanos) -> bool {
         let (host, mut pause) = (self.fabric.host(), PAUSES[0]);
         loop {
@@ -231,15 +306,18 @@ impl<F: Fabric> Node<F> {
                 self.carry_out(free, *command);
             }
             if free.machine.is_done() {
-                let directory = &mut self.state().directory;
-                if free.moves {
-                    directory.forget_memory(free.memory)
-                } else {
-                    directory.forget(free.id)
+                match &free.aim {
+                    Aim::Free => self.state().directory.forget(free.id),
+                    Aim::Move => self.state().directory.forget_memory(free.memory),
+                    // All nodes that store the region have ended.
+                    Aim::Revoke(_) => self.end_fences(free),
                 }
                 return true;
             }
             if free.machine.commands().is_empty() {
+                if matches!(free.aim, Aim::Revoke(_)) {
+                    self.end_fences(free);
+                }
                 return true;
             }
             let now = host.now();
@@ -266,7 +344,13 @@ impl<F: Fabric> Node<F> {
                 free.machine.lost(store);
             }
             Command::Stop { mapper } => {
-                match self.ask(mapper, Request::Stop { id, moves: free.moves }, until) {
+                let request = match &free.aim {
+                    Aim::Free => Request::Stop { id, moves: false },
+                    Aim::Move => Request::Stop { id, moves: true },
+                    Aim::Revoke(grants) => Request::Restrict { id, grants: grants.clone() },
+                };
+                let time = if host.now() < free.silent_at { REQUEST } else { LATE };
+                match self.ask(mapper, request, host.now().saturating_add(time)) {
                     Ok(Reply::Flag(true)) => free.machine.stopped(mapper),
                     // This node's own operations always end, and no fence concerns them.
                     _ if mapper == self.me => {}

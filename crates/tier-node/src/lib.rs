@@ -7,6 +7,7 @@
 //! AnyTier, AnyLmr       the same face for a node in another process            any.rs
 //! Within                operations with a time of their own                   within.rs
 //! Operations            lists of operations                                   list.rs
+//! Position              a place in a region, for copies                       memcpy.rs
 //! Asynchronous          operations as futures                                 asynchronous.rs
 //! Buffer                memory that the NIC reads and writes in place          buffer.rs
 //! Direct                loads and stores of bytes on the own node               direct.rs
@@ -56,6 +57,7 @@ mod lock_owner;
 mod locks;
 mod members;
 mod membership;
+mod memcpy;
 mod node;
 mod operate;
 mod pages;
@@ -93,6 +95,7 @@ pub use membership::{
 };
 #[cfg(feature = "etcd")]
 pub use membership::{Etcd, EtcdConfig};
+pub use memcpy::Position;
 pub use peers::PeersError;
 pub use processes::{ProcessConfig, ProcessLimits, ProcessServer};
 pub use publish::{Published, Source, publish_by};

@@ -5,7 +5,7 @@ use crate::qos::Class;
 use crate::tier::Running;
 use crate::within::Within;
 use dunlin_fabric::{Fabric, nanos};
-use dunlin_tier::message::Request;
+use dunlin_tier::message::{Reply, Request};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{AccessError, Grantee, Handle, LmrId, Principal, Priority, Rights};
 use std::sync::Arc;
@@ -146,14 +146,6 @@ impl<F: Fabric> Lmr<F> {
         self.usually().memset(offset, length, value)
     }
 
-    /// Copies `length` bytes at `offset` to `target` of another region or of the same one (`LT_memcpy`, `LT_memmove`):
-    /// the nodes that store the source write them to the target (section 7.1), so they do not pass through this process.
-    /// Overlapping ranges of one region are right. This handle needs READ, the other WRITE, and this process's principal
-    /// both. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
-    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<F>, target: u64) -> Result<(), OperationError> {
-        self.usually().copy(offset, length, to, target)
-    }
-
     /// Grants rights to a principal. This handle needs MASTER, and its principal the rights. Blocks until
     /// [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn grant(&self, principal: &str, rights: Rights) -> Result<(), RequestError> {
@@ -171,6 +163,39 @@ impl<F: Fabric> Lmr<F> {
         let (id, by) = (self.id, self.principal.clone());
         node.demand(id.node, Request::Grant { id, rights, by, to }, node.until())?;
         Ok(())
+    }
+
+    /// Takes rights away from a principal; returns those that it has left, for example by a grant for anyone. This
+    /// handle needs MASTER. Rights that the principal does not have change nothing, so a revocation may be repeated.
+    ///
+    /// All handles of the principal that have a right which it has lost end, at every node, and those of this process,
+    /// too, if it revokes its own: they fail with [`AccessError::Revoked`]. Map the name again with the rights that are
+    /// left. Operations that were under way end first: none of them changes a byte after this method has returned. A
+    /// node that does not say so within [`TierConfig::stop_timeout`](crate::TierConfig::stop_timeout) is fenced, as by
+    /// a free. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    ///
+    /// # Errors
+    /// [`GrantError::LastMaster`](dunlin_tier::GrantError::LastMaster) if the region would have no master, and nothing
+    /// is changed. [`Refusal::Drains`](dunlin_tier::message::Refusal::Drains): the right is revoked, and operations
+    /// that had begun at the node of that number may go on until it answers or ends.
+    pub fn revoke(&self, principal: &str, rights: Rights) -> Result<Rights, RequestError> {
+        self.revoke_from(Grantee::Principal(Principal::new(principal)?), rights)
+    }
+
+    /// Takes rights away that every principal has; as [`revoke`](Lmr::revoke). Principals keep those of grants of their
+    /// own.
+    pub fn revoke_anyone(&self, rights: Rights) -> Result<Rights, RequestError> {
+        self.revoke_from(Grantee::Anyone, rights)
+    }
+
+    pub(crate) fn revoke_from(&self, from: Grantee, rights: Rights) -> Result<Rights, RequestError> {
+        let node = &*self.running.node;
+        self.check_master()?;
+        let (id, by) = (self.id, self.principal.clone());
+        match node.demand(id.node, Request::Revoke { id, rights, by, from }, node.until())? {
+            Reply::Left(left) => Ok(left),
+            _ => Err(node.misfit(id.node)),
+        }
     }
 
     pub(crate) fn check_master(&self) -> Result<(), AccessError> {

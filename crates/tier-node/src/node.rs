@@ -8,6 +8,7 @@ use crate::config::TierConfig;
 use crate::direct::Holds;
 use crate::error::RequestError;
 use crate::forward::{Board, Links};
+use crate::free::Mover;
 use crate::kept::{KeptLedger, Lineage, StateGuard};
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
@@ -298,17 +299,31 @@ impl<F: Fabric> Node<F> {
                 self.state().directory.grant(id, &by, to, rights)?;
                 Reply::Done
             }
+            Request::Revoke { id, rights, by, from } => {
+                return self.revoke(id, &by, &from, rights).map(Reply::Left);
+            }
+            Request::Restrict { id, grants } => {
+                let in_flight = self.state().handles.restrict(id, &grants);
+                if !in_flight.is_empty() {
+                    self.ask_holders_of(id, &in_flight);
+                    self.settle_paths_soon();
+                }
+                Reply::Flag(in_flight.is_empty())
+            }
             Request::Free { id, by } => return self.free(id, Some(&by)).map(|()| Reply::Done),
             Request::Stop { id, moves } => {
                 let has_drained = self.state().handles.stop(id, moves);
                 if !has_drained {
-                    // No thread may ever use the path again on which an operation is under way.
-                    self.todo().settles_paths = true;
-                    self.cleaner.raise();
+                    self.settle_paths_soon();
                 }
                 Reply::Flag(has_drained)
             }
-            Request::Move { id, by, to } => return self.relocate(id, &by, to).map(|()| Reply::Done),
+            Request::Move { id, by, to } => {
+                return self.relocate(id, Mover::Master(&by), to).map(|()| Reply::Done);
+            }
+            Request::MoveAway { id, from, to } => {
+                return self.relocate(id, Mover::Store(from), to).map(|()| Reply::Done);
+            }
             // Operations of this node on its own memory need no connection, so a fence could not stop them.
             Request::Fence { mapper, .. } if mapper == self.me => Reply::Flag(false),
             Request::Fence { id, mapper } => Reply::Flag(self.fencing.ask(mapper, id)),
@@ -335,6 +350,12 @@ impl<F: Fabric> Node<F> {
             }
             Request::Map { .. } | Request::Rehome { .. } => return Err(Refusal::Malformed),
         })
+    }
+
+    /// Has the cleaner connect the paths on which an operation is under way that no thread may ever use again.
+    fn settle_paths_soon(&self) {
+        self.todo().settles_paths = true;
+        self.cleaner.raise();
     }
 
     /// Allocates zeroed memory in pieces, all or nothing: in extents that users share, or in those of `tenant`. Zeroes

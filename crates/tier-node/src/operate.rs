@@ -91,7 +91,7 @@ impl<F: Fabric> Node<F> {
                     let finished = {
                         let mut state = self.state();
                         let is_there = self.has_memories(&state, &layout);
-                        let finished = state.handles.finish_map(ticket, id, rights, layout);
+                        let finished = state.handles.finish_map(ticket, id, (principal, rights), layout);
                         if let (Ok(handle), false) = (&finished, is_there) {
                             // Its store has restarted: the place belongs to others. A master frees the region by the handle.
                             state.handles.lose_one(*handle);

@@ -95,7 +95,8 @@ impl From<Problem> for RequestError {
             Problem::NotAttached => RequestError::Detached,
             Problem::NotDirect(reason) => RequestError::NoDirect(reason),
             Problem::Priority(principal) => RequestError::Qos(QosError::Priority { principal }),
-            Problem::NotOperator => reported("only the user who runs the node, and root, may have it leave"),
+            Problem::NotOperator => RequestError::NotOperator,
+            Problem::MadeAt(node) => RequestError::MadeAt { node },
             Problem::Unknown => reported("the kernel does not say which user this process belongs to"),
             Problem::TooLong { limit, .. } => {
                 RequestError::Limit { what: "bytes in one request", limit: limit.into() }

@@ -17,6 +17,7 @@ mod direct;
 mod gateway;
 mod kept;
 mod locks;
+mod operator;
 mod registry;
 mod service;
 mod turns;
@@ -35,12 +36,13 @@ use dunlin_fabric::{Address, Fabric, Host, ListenError, Signal, Task};
 use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::process::lock::{BARRIER, GIVE_UP, LOCK, UNLOCK};
+use dunlin_tier::process::operator::{FREE_NAMED, LEAVE, LENT, MOVE_AWAY};
 use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
 use dunlin_tier::process::{
-    ATTACH, BUFFER, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LEAVE, LET_GO, LIST, MALLOC, MAP,
-    MEMSET, MOVE, PUBLISH, READ, READ_HERE, READ_INTO, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE, WRITE_FROM,
+    ATTACH, BUFFER, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LET_GO, LIST, MALLOC, MAP, MEMSET,
+    MOVE, PUBLISH, READ, READ_HERE, READ_INTO, REVOKE, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE, WRITE_FROM,
     WRITE_HERE, WRITE_NOTIFY, direct_name,
 };
 use std::collections::BTreeMap;
@@ -175,8 +177,8 @@ impl<P: Fabric> ProcessServer<P> {
             builder = builder.function(function, FunctionMode::Pool);
         }
         for function in [
-            MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, STATUS, LIST, SERVERS, LEAVE,
-            DIRECT, LET_GO, BUFFER,
+            MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, REVOKE, STATUS, LIST, SERVERS,
+            LEAVE, DIRECT, LET_GO, BUFFER, FREE_NAMED, LENT, MOVE_AWAY,
         ] {
             builder = builder.function(function, FunctionMode::Pull);
         }

@@ -8,8 +8,7 @@ use crate::spec::Spec;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
-use dunlin_tier::{AccessError, Epoch, LmrId, Name, NodeId, RecordError};
-use std::sync::Arc;
+use dunlin_tier::{Epoch, LmrId, Name, NodeId, RecordError};
 
 /// The bytes to publish.
 #[derive(Debug)]
@@ -109,10 +108,10 @@ impl<F: Fabric> Tier<F> {
         spec: Spec,
     ) -> Result<Published<Lmr<F>>, PublishError> {
         let source = source.into();
-        if matches!(source, Source::Region(region) if !Arc::ptr_eq(&region.running, &self.running)) {
-            return Err(RequestError::Access(AccessError::NoHandle).into());
+        if let Source::Region(region) = source {
+            self.check_own(region).map_err(RequestError::Access)?;
         }
-        let copy = |from: &Lmr<F>, to: &Lmr<F>| from.copy(0, from.len(), to, 0);
+        let copy = |from: &Lmr<F>, to: &Lmr<F>| self.memcpy(to.at(0), from.at(0), from.len());
         publish_by(self, source, &spec, Lmr::publish_in_place, copy)
     }
 }

@@ -428,7 +428,8 @@ impl<F: Fabric> Tier<F> {
         });
         let finished = match made {
             Ok(layout) => {
-                node.state().handles.finish_map(ticket, id, Rights::ALL, layout).map_err(Into::into)
+                let mapped = (&self.principal, Rights::ALL);
+                node.state().handles.finish_map(ticket, id, mapped, layout).map_err(Into::into)
             }
             Err(error) => {
                 node.state().handles.abandon_map(ticket);

@@ -10,7 +10,7 @@ use crate::qos::Class;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_tier::message::Request;
 use dunlin_tier::qos::QosError;
-use dunlin_tier::{AccessError, Cut, Kind, Priority, Rights};
+use dunlin_tier::{AccessError, Cut, Kind, Priority};
 
 /// A view of an [`Lmr`] for operations with a time or a priority of their own; see [`Lmr::within`] and
 /// [`Lmr::with_priority`]. Its methods are those of the
@@ -161,51 +161,10 @@ impl<F: Fabric> Within<'_, F> {
             Ok(Some(()))
         })
     }
-
-    /// As [`Lmr::copy`].
-    pub fn copy(&self, offset: u64, length: u64, to: &Lmr<F>, target: u64) -> Result<(), OperationError> {
-        let Lmr { running, principal, id, .. } = self.lmr;
-        let node = &*running.node;
-        // Both are checked here first; the target is checked again by the nodes that write.
-        let (to_id, to_rights, to_length) = node.state().handles.describe(to.handle)?;
-        if !to_rights.contains(Rights::WRITE) {
-            return Err(AccessError::Denied { needs: Rights::WRITE, has: to_rights }.into());
-        }
-        if target > to_length || length > to_length - target {
-            return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
-        }
-        let backwards = to_id == *id && target > offset;
-        node.operate(self.target(), Kind::Read, (offset, length), |_, layout, deadline| {
-            let until = deadline.until(node.fabric.host());
-            let mut is_begun = false;
-            let mut copy = |cut: Cut| {
-                let request = Request::Copy {
-                    owner: *id,
-                    extent: cut.extent,
-                    offset: cut.offset,
-                    length: cut.length,
-                    to: to_id,
-                    target: target + cut.at,
-                    backwards,
-                    principal: principal.clone(),
-                };
-                let copied = node.demand(cut.node, request, until).map_err(|error| failed(is_begun, error));
-                is_begun = true;
-                copied.map(drop)
-            };
-            if backwards {
-                let cuts: Vec<Cut> = layout.cut(offset, length, u32::MAX).collect();
-                cuts.into_iter().rev().try_for_each(copy)?;
-            } else {
-                layout.cut(offset, length, u32::MAX).try_for_each(&mut copy)?;
-            }
-            Ok(Some(()))
-        })
-    }
 }
 
 /// The failure of a request for a part of an operation.
-fn failed(is_begun: bool, error: crate::RequestError) -> Stop {
+pub(crate) fn failed(is_begun: bool, error: crate::RequestError) -> Stop {
     let error = OperationError::from(Box::new(error)).as_deadline();
     Stop::failed(if is_begun { error.after_parts() } else { error })
 }

@@ -37,6 +37,9 @@ pub enum AccessError {
     /// The region has moved to another node, or is about to.
     #[error("the region moves to another node: map its name again")]
     Moved,
+    /// A right of the handle was revoked.
+    #[error("a right of this handle was revoked: map the name again with the rights that are left")]
+    Revoked,
     /// The handle lacks a right.
     #[error(
         "the operation needs {needs}, and the handle has {has}: ask a master for the right, and map again"

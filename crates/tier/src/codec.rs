@@ -6,7 +6,7 @@ use crate::name::Name;
 use crate::place::{LmrId, NodeId, Piece};
 use crate::qos::Priority;
 use crate::record::{Listed, Listing};
-use crate::rights::{Grantee, Principal, Rights};
+use crate::rights::{Grantee, Grants, MAX_GRANTS, Principal, Rights};
 
 /// The bytes of a listed region with a name of one byte.
 const SHORTEST_LISTED: usize = 2 + 8 + 1;
@@ -59,6 +59,13 @@ impl Writer {
             Grantee::Anyone => self.text(&[]),
             Grantee::Principal(principal) => self.text(principal.as_str().as_bytes()),
         }
+    }
+    pub(crate) fn grants(mut self, grants: &Grants) -> Self {
+        self = self.u8(grants.iter().count() as u8);
+        for (grantee, rights) in grants.iter() {
+            self = self.grantee(grantee).rights(rights);
+        }
+        self
     }
     pub(crate) fn listing(mut self, listing: &Listing) -> Self {
         self = self.u8(u8::from(listing.next.is_some())).u32(listing.next.unwrap_or_default());
@@ -150,6 +157,14 @@ impl<'a> Reader<'a> {
             return Ok(Grantee::Anyone);
         }
         Ok(Grantee::Principal(self.principal()?))
+    }
+    pub(crate) fn grants(&mut self) -> Result<Grants, Malformed> {
+        let count = usize::from(self.u8()?);
+        if count > MAX_GRANTS {
+            return Err(Malformed);
+        }
+        let grants = (0..count).map(|_| Ok((self.grantee()?, self.rights()?)));
+        Ok(Grants::recovered(grants.collect::<Result<Vec<_>, Malformed>>()?))
     }
     pub(crate) fn listing(&mut self) -> Result<Listing, Malformed> {
         let (more, next, count) = (self.flag()?, self.u32()?, usize::from(self.u16()?));

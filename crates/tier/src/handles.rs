@@ -1,15 +1,16 @@
 //! The handles (lh) of one process: rights, bounds and places, checked on the accessing node before anything is
 //! posted (section 4.1). No other process and no other node can use a handle.
 //!
-//! The table also holds the mapper's half of the protocol that frees a region: after [`HandleTable::stop`] no
-//! operation begins, and the region is drained when all operations have ended.
+//! The table also holds the mapper's half of the protocol that frees a region: after [`HandleTable::stop`] no operation
+//! begins, and the region is drained when all operations have ended. [`HandleTable::restrict`] does the same to the
+//! handles of principals that have lost a right.
 
 use crate::access::{AccessError, Kind};
 use crate::cut::Layout;
 use crate::ledger::Changes;
 use crate::place::{LmrId, NodeId};
-use crate::rights::Rights;
-use std::collections::BTreeSet;
+use crate::rights::{Grants, Principal, Rights};
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 mod kept;
@@ -60,8 +61,9 @@ pub enum TableError {
     /// The region was freed while the answer to the map request was under way.
     #[error("the region was freed while it was being mapped")]
     Freed,
-    /// A node ended, or fenced this one, while the answer was under way: the answer may be older than that.
-    #[error("a node was lost while the region was being mapped: map it again")]
+    /// A node ended, or fenced this one, or a right to the region was revoked, while the answer was under way: the
+    /// answer may be older than that.
+    #[error("a node was lost, or a right revoked, while the region was being mapped: map it again")]
     Interrupted,
 }
 
@@ -75,6 +77,8 @@ enum State {
     Gone,
     /// The region has another place.
     Moved,
+    /// Its principal has lost a right that the handle has.
+    Revoked,
     /// Unmapped; operations are still in flight.
     Closing,
 }
@@ -82,7 +86,7 @@ enum State {
 impl State {
     /// Returns whether there is a handle that is not unmapped.
     const fn is_open(self) -> bool {
-        matches!(self, State::Live | State::Gone | State::Moved)
+        matches!(self, State::Live | State::Gone | State::Moved | State::Revoked)
     }
 }
 
@@ -116,18 +120,20 @@ pub struct Operation {
 pub struct MapTicket {
     /// [`HandleTable::losses`] when the request was sent.
     losses: u64,
+    /// The number of the request.
+    number: u64,
 }
 
 #[cfg(test)]
 impl MapTicket {
     /// Makes the ticket of a request that a model counts as pending: a state of a model is cloned, and tickets are
     /// not.
-    pub(crate) fn for_model(losses: u64) -> MapTicket {
-        MapTicket { losses }
+    pub(crate) fn for_model((losses, number): (u64, u64)) -> MapTicket {
+        MapTicket { losses, number }
     }
 
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses
+    pub(crate) fn of_model(&self) -> (u64, u64) {
+        (self.losses, self.number)
     }
 }
 
@@ -137,10 +143,14 @@ pub struct HandleTable {
     entries: Vec<Entry>,
     free: Vec<u32>,
     pending_maps: usize,
+    /// The number of the last map request.
+    maps: u64,
     /// Regions that were stopped while map requests were pending. Emptied when none is pending.
     stopped: BTreeSet<LmrId>,
-    /// The slots in use, by region.
-    slots: BTreeSet<(LmrId, u32)>,
+    /// Regions whose grants became fewer while map requests were pending, and the last of these. Emptied likewise.
+    restricted: BTreeMap<LmrId, u64>,
+    /// The slots in use, by region, and the principal of each.
+    slots: BTreeMap<(LmrId, u32), Principal>,
     /// The number of calls of [`lose`](HandleTable::lose).
     losses: u64,
     /// Slots whose entries in a ledger may be older.
@@ -169,7 +179,8 @@ impl HandleTable {
             return Err(TableError::TooManyPending);
         }
         self.pending_maps += 1;
-        Ok(MapTicket { losses: self.losses })
+        self.maps += 1;
+        Ok(MapTicket { losses: self.losses, number: self.maps })
     }
 
     /// Ends a map request that was refused, or whose answer did not arrive.
@@ -179,18 +190,22 @@ impl HandleTable {
         self.pending_maps -= 1;
         if self.pending_maps == 0 {
             self.stopped.clear();
+            self.restricted.clear();
         }
     }
 
-    /// Ends a map request with its answer; returns a new handle, also for a region that is mapped already.
+    /// Ends the map request of a principal with its answer; returns a new handle, also for a region that is mapped
+    /// already.
     pub fn finish_map(
         &mut self,
         ticket: MapTicket,
         id: LmrId,
-        rights: Rights,
+        (principal, rights): (&Principal, Rights),
         layout: Layout,
     ) -> Result<Handle, TableError> {
-        let (stopped, interrupted) = (self.stopped.contains(&id), ticket.losses != self.losses);
+        let stopped = self.stopped.contains(&id);
+        let restricted = self.restricted.get(&id).is_some_and(|last| ticket.number <= *last);
+        let interrupted = restricted || ticket.losses != self.losses;
         self.abandon_map(ticket);
         if stopped {
             return Err(TableError::Freed);
@@ -203,7 +218,7 @@ impl HandleTable {
             let entry = &mut self.entries[slot as usize];
             let generation = entry.generation;
             *entry = Entry { layout: Some(layout), length, id, generation, in_flight, rights, state };
-            self.slots.insert((id, slot));
+            self.slots.insert((id, slot), principal.clone());
             self.changes.note(slot);
             return Ok(Handle::new(slot, generation));
         }
@@ -214,7 +229,7 @@ impl HandleTable {
         // Generations begin at 1, so no handle is 0.
         let generation = 1;
         self.entries.push(Entry { layout: Some(layout), length, id, generation, in_flight, rights, state });
-        self.slots.insert((id, slot));
+        self.slots.insert((id, slot), principal.clone());
         self.changes.note(slot);
         Ok(Handle::new(slot, generation))
     }
@@ -226,8 +241,14 @@ impl HandleTable {
     }
 
     /// Returns the region, the rights and the length of a handle.
+    ///
+    /// # Errors
+    /// The table has no such handle, or a right of it was revoked.
     pub fn describe(&self, handle: Handle) -> Result<(LmrId, Rights, u64), AccessError> {
         let entry = self.entry(handle).ok_or(AccessError::NoHandle)?;
+        if entry.state == State::Revoked {
+            return Err(AccessError::Revoked);
+        }
         Ok((entry.id, entry.rights, entry.length))
     }
 
@@ -253,6 +274,7 @@ impl HandleTable {
             (State::Live, Some(layout)) => layout,
             (State::Gone, _) => return Err(AccessError::Gone),
             (State::Moved, _) => return Err(AccessError::Moved),
+            (State::Revoked, _) => return Err(AccessError::Revoked),
             _ => return Err(AccessError::NoHandle),
         };
         if !entry.rights.contains(kind.needs()) {
@@ -312,7 +334,7 @@ impl HandleTable {
             self.stopped.insert(id);
         }
         let mut drained = true;
-        for (_, slot) in self.slots.range((id, 0)..=(id, u32::MAX)) {
+        for (_, slot) in self.slots.range((id, 0)..=(id, u32::MAX)).map(|(slot, _)| slot) {
             let entry = &mut self.entries[*slot as usize];
             if entry.state == State::Live {
                 entry.state = if moves { State::Moved } else { State::Gone };
@@ -324,8 +346,33 @@ impl HandleTable {
         drained
     }
 
-    /// Marks one handle as gone: the memory of its region is not there any more. The handle can be unmapped, and the region
-    /// freed by it.
+    /// Ends the handles of a region by which a principal could do more than its grants permit: no operation on them
+    /// begins any more, and answers to map requests that are under way do not count. Returns those handles of which
+    /// operations are in flight still: without any, the region is drained of them. May be repeated.
+    pub fn restrict(&mut self, id: LmrId, grants: &Grants) -> Vec<Handle> {
+        if self.pending_maps > 0 {
+            self.restricted.insert(id, self.maps);
+        }
+        let mut in_flight = Vec::new();
+        for ((_, slot), principal) in self.slots.range((id, 0)..=(id, u32::MAX)) {
+            let entry = &mut self.entries[*slot as usize];
+            if grants.of(principal).contains(entry.rights) {
+                continue;
+            }
+            if entry.state == State::Live {
+                entry.state = State::Revoked;
+                entry.layout = None;
+                self.changes.note(*slot);
+            }
+            if entry.in_flight > 0 {
+                in_flight.push(Handle::new(*slot, entry.generation));
+            }
+        }
+        in_flight
+    }
+
+    /// Marks one handle as gone: the memory of its region is not there any more. The handle can be unmapped, and the
+    /// region freed by it.
     pub fn lose_one(&mut self, handle: Handle) {
         if self.entry(handle).is_some_and(|entry| entry.state == State::Live)
             && let Some(entry) = self.entries.get_mut(handle.slot())
@@ -368,9 +415,63 @@ mod tests {
         Layout::new(vec![Piece { node: NodeId(node), extent: 0, length, offset: 0 }]).unwrap()
     }
 
+    fn principal(name: &str) -> Principal {
+        Principal::new(name).unwrap()
+    }
+
+    fn map_for(table: &mut HandleTable, name: &str, rights: Rights) -> Handle {
+        let ticket = table.begin_map().unwrap();
+        table.finish_map(ticket, id(1), (&principal(name), rights), layout(2, 64)).unwrap()
+    }
+
     fn map(table: &mut HandleTable, slot: u32, rights: Rights, length: u32) -> Handle {
         let ticket = table.begin_map().unwrap();
-        table.finish_map(ticket, id(slot), rights, layout(2, length)).unwrap()
+        table.finish_map(ticket, id(slot), (&principal("p"), rights), layout(2, length)).unwrap()
+    }
+
+    #[test]
+    fn a_revoked_right_ends_the_handles_of_its_principal() {
+        let mut table = HandleTable::new();
+        let (alice, bob) = (principal("alice"), principal("bob"));
+        let mut grants = Grants::of_creator(alice.clone());
+        let to = |principal: &Principal| crate::rights::Grantee::Principal(principal.clone());
+        grants.grant(&alice, to(&bob), Rights::READ).unwrap();
+        let own = map_for(&mut table, "alice", Rights::ALL);
+        let (writer, reader) =
+            (map_for(&mut table, "bob", Rights::ALL), map_for(&mut table, "bob", Rights::READ));
+        let elsewhere = map(&mut table, 2, Rights::ALL, 64);
+        let closing = map_for(&mut table, "bob", Rights::WRITE);
+        let operations = [writer, closing].map(|handle| table.begin(handle, Kind::Write, 0, 8).unwrap());
+        assert_eq!(table.unmap(closing), Ok(None));
+        assert_eq!(table.restrict(id(1), &grants), [writer, closing], "an unmapped handle is in use still");
+        assert_eq!(table.begin(writer, Kind::Read, 0, 8).unwrap_err(), AccessError::Revoked);
+        assert_eq!(table.describe(writer), Err(AccessError::Revoked));
+        for handle in [own, reader, elsewhere] {
+            let operation = table.begin(handle, Kind::Read, 0, 8).unwrap();
+            assert_eq!(table.restrict(id(1), &grants), [writer, closing], "others go on");
+            table.end(operation);
+        }
+        assert_eq!(operations.map(|operation| table.end(operation)), [None, Some(id(1))]);
+        assert_eq!(table.restrict(id(1), &grants), []);
+        assert_eq!(table.unmap(writer), Ok(Some(id(1))));
+    }
+
+    #[test]
+    fn a_restriction_that_overtakes_the_answer_to_a_map_request_counts() {
+        let mut table = HandleTable::new();
+        let grants = Grants::of_creator(principal("alice"));
+        let ticket = table.begin_map().unwrap();
+        // Another request is pending all the time.
+        let _other = table.begin_map().unwrap();
+        assert_eq!(table.restrict(id(1), &grants), []);
+        let bob = principal("bob");
+        let answer = table.finish_map(ticket, id(1), (&bob, Rights::READ), layout(2, 64));
+        assert_eq!(answer, Err(TableError::Interrupted));
+        let ticket = table.begin_map().unwrap();
+        assert!(
+            table.finish_map(ticket, id(1), (&bob, Rights::READ), layout(2, 64)).is_ok(),
+            "a later one counts"
+        );
     }
 
     #[test]
@@ -443,8 +544,11 @@ mod tests {
         let mut table = HandleTable::new();
         let (first, second) = (table.begin_map().unwrap(), table.begin_map().unwrap());
         assert!(table.stop(id(1), false));
-        assert_eq!(table.finish_map(first, id(1), Rights::ALL, layout(2, 64)), Err(TableError::Freed));
-        assert!(table.finish_map(second, id(2), Rights::ALL, layout(2, 64)).is_ok());
+        assert_eq!(
+            table.finish_map(first, id(1), (&principal("p"), Rights::ALL), layout(2, 64)),
+            Err(TableError::Freed)
+        );
+        assert!(table.finish_map(second, id(2), (&principal("p"), Rights::ALL), layout(2, 64)).is_ok());
         assert!(table.stopped.is_empty(), "no request is pending, so nothing needs to be remembered");
     }
 
@@ -452,7 +556,8 @@ mod tests {
     fn a_lost_node_takes_its_regions_with_it() {
         let mut table = HandleTable::new();
         let ticket = table.begin_map().unwrap();
-        let elsewhere = table.finish_map(ticket, id(5), Rights::ALL, layout(3, 64)).unwrap();
+        let elsewhere =
+            table.finish_map(ticket, id(5), (&principal("p"), Rights::ALL), layout(3, 64)).unwrap();
         let here = map(&mut table, 1, Rights::ALL, 64);
         assert_eq!(table.lose(NodeId(2)), 1);
         assert!(matches!(table.begin(here, Kind::Read, 0, 1), Err(AccessError::Gone)));
@@ -464,7 +569,7 @@ mod tests {
         let mut table = HandleTable::new();
         let ticket = table.begin_map().unwrap();
         assert_eq!(table.lose(NodeId(2)), 0);
-        let interrupted = table.finish_map(ticket, id(1), Rights::ALL, layout(2, 64));
+        let interrupted = table.finish_map(ticket, id(1), (&principal("p"), Rights::ALL), layout(2, 64));
         assert_eq!(interrupted, Err(TableError::Interrupted));
         assert!(table.is_empty());
         map(&mut table, 1, Rights::ALL, 64);

@@ -9,7 +9,7 @@ use crate::membership::Epoch;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
 use crate::record::{Listing, Mapping, NAMES_AT_ONCE, RecordError};
-use crate::rights::{GrantError, Grantee, Principal, Rights};
+use crate::rights::{GrantError, Grantee, Grants, Principal, Rights};
 use thiserror::Error;
 
 /// The function of the node's service that answers at once.
@@ -103,6 +103,24 @@ pub enum Request {
         /// The receiver.
         to: Grantee,
     },
+    /// To a record's node: take rights away. Waits for other nodes. Answer: [`Reply::Left`].
+    Revoke {
+        /// The region.
+        id: LmrId,
+        /// The rights.
+        rights: Rights,
+        /// The master.
+        by: Principal,
+        /// The principal that loses them.
+        from: Grantee,
+    },
+    /// To a mapper: end the handles of principals that have fewer rights now, and say whether these are drained.
+    Restrict {
+        /// The id that owns the region's memory.
+        id: LmrId,
+        /// The grants.
+        grants: Grants,
+    },
     /// To a record's node: free a region. Waits for other nodes.
     Free {
         /// The region.
@@ -123,6 +141,16 @@ pub enum Request {
         id: LmrId,
         /// The master.
         by: Principal,
+        /// The node that shall store it.
+        to: NodeId,
+    },
+    /// To a record's node: move a region with a name out of the memory of a node, if it is there. Waits for other
+    /// nodes.
+    MoveAway {
+        /// The region.
+        id: LmrId,
+        /// The node that stores it.
+        from: NodeId,
         /// The node that shall store it.
         to: NodeId,
     },
@@ -255,6 +283,10 @@ pub enum Refusal {
     /// The bytes of a region could not be copied. It stays where it is.
     #[error("the region stays where it is, since its bytes could not be copied: see the log of its node")]
     NotCopied,
+    /// The right is revoked: nobody maps the region with it any more. Operations that had begun at a node that does not
+    /// answer may be carried out still; the node is asked until it has stopped or ended.
+    #[error("the right is revoked, and operations that {0} had begun may go on until it answers or ends")]
+    Drains(NodeId),
     /// The free has begun and waits for nodes that do not answer; it goes on by itself. The memory is kept until then.
     #[error("the region is freed, and its memory is kept until {0} answers or ends")]
     Waits(NodeId),
@@ -265,8 +297,8 @@ pub enum Refusal {
 pub enum Reply {
     /// It is done.
     Done,
-    /// Yes or no: [`Request::Exists`], [`Request::Stop`] (drained), [`Request::Fence`] (fenced), [`Request::Serves`],
-    /// [`Request::Rehome`] (taken).
+    /// Yes or no: [`Request::Exists`], [`Request::Stop`] and [`Request::Restrict`] (drained), [`Request::Fence`]
+    /// (fenced), [`Request::Serves`], [`Request::Rehome`] (taken).
     Flag(bool),
     /// The region of a name.
     Found(LmrId),
@@ -278,6 +310,8 @@ pub enum Reply {
     Mapped(Mapping),
     /// The holders that have not let go: [`Request::LetGo`].
     Held(Holders),
+    /// The rights that a principal has left: [`Request::Revoke`].
+    Left(Rights),
     /// A part of a list of regions.
     Listed(Listing),
     /// The request is refused.
@@ -290,7 +324,9 @@ impl Request {
         matches!(
             self,
             Request::Free { .. }
+                | Request::Revoke { .. }
                 | Request::Move { .. }
+                | Request::MoveAway { .. }
                 | Request::Allocate { .. }
                 | Request::Set { .. }
                 | Request::Copy { .. }
@@ -318,10 +354,15 @@ impl Request {
             Request::Grant { id, rights, by, to } => {
                 Writer::new(9).id(*id).rights(*rights).text(by.as_str().as_bytes()).grantee(to)
             }
+            Request::Revoke { id, rights, by, from } => {
+                Writer::new(24).id(*id).rights(*rights).text(by.as_str().as_bytes()).grantee(from)
+            }
+            Request::Restrict { id, grants } => Writer::new(25).id(*id).grants(grants),
             Request::Free { id, by } => Writer::new(10).id(*id).text(by.as_str().as_bytes()),
             Request::Stop { id, moves: false } => Writer::new(11).id(*id),
             Request::Stop { id, moves: true } => Writer::new(21).id(*id),
             Request::Move { id, by, to } => Writer::new(22).id(*id).u16(to.0).text(by.as_str().as_bytes()),
+            Request::MoveAway { id, from, to } => Writer::new(26).id(*id).u16(from.0).u16(to.0),
             Request::Fence { id, mapper } => Writer::new(12).id(*id).u16(mapper.0),
             Request::FetchAdd { owner, extent, offset, add } => {
                 Writer::new(13).id(*owner).u16(*extent).u64(*offset).u64(*add)
@@ -374,16 +415,21 @@ impl Request {
                 Request::Map { id, wanted, mapper, principal: reader.principal()? }
             }
             8 => Request::Unmap { id: reader.id()?, mapper: reader.node()? },
-            9 => {
+            9 | 24 => {
                 let (id, rights, by) = (reader.id()?, reader.rights()?, reader.principal()?);
-                Request::Grant { id, rights, by, to: reader.grantee()? }
+                match (kind, reader.grantee()?) {
+                    (9, to) => Request::Grant { id, rights, by, to },
+                    (_, from) => Request::Revoke { id, rights, by, from },
+                }
             }
+            25 => Request::Restrict { id: reader.id()?, grants: reader.grants()? },
             10 => Request::Free { id: reader.id()?, by: reader.principal()? },
             11 | 21 => Request::Stop { id: reader.id()?, moves: kind == 21 },
             22 => {
                 let (id, to) = (reader.id()?, reader.node()?);
                 Request::Move { id, by: reader.principal()?, to }
             }
+            26 => Request::MoveAway { id: reader.id()?, from: reader.node()?, to: reader.node()? },
             12 => Request::Fence { id: reader.id()?, mapper: reader.node()? },
             13 => {
                 let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
@@ -445,6 +491,7 @@ impl Reply {
             }
             Reply::Listed(listing) => Writer::new(6).listing(listing),
             Reply::Held(holders) => holders.write(Writer::new(7)),
+            Reply::Left(rights) => Writer::new(8).rights(*rights),
             Reply::Refused(refusal) => {
                 let writer = Writer::new(255);
                 match refusal {
@@ -457,6 +504,7 @@ impl Reply {
                         writer.u8(4).u8(has.bits()).u8(grants.bits())
                     }
                     Refusal::Record(RecordError::Grant(GrantError::TooMany)) => writer.u8(5),
+                    Refusal::Record(RecordError::Grant(GrantError::LastMaster)) => writer.u8(20),
                     Refusal::Record(RecordError::Taken) => writer.u8(6),
                     Refusal::Record(RecordError::Full) => writer.u8(7),
                     Refusal::Record(RecordError::Named) => writer.u8(15),
@@ -468,6 +516,7 @@ impl Reply {
                     Refusal::NoPlace => writer.u8(9),
                     Refusal::Malformed => writer.u8(10),
                     Refusal::Waits(node) => writer.u8(11).u16(node.0),
+                    Refusal::Drains(node) => writer.u8(21).u16(node.0),
                     Refusal::Target => writer.u8(12),
                     Refusal::Rehoming { epoch } => writer.u8(14).u64(*epoch),
                     Refusal::Record(RecordError::Quota { has, quota }) => writer.u8(13).u64(*has).u64(*quota),
@@ -492,6 +541,7 @@ impl Reply {
             }
             6 => Reply::Listed(reader.listing()?),
             7 => Reply::Held(Holders::read(&mut reader)?),
+            8 => Reply::Left(reader.rights()?),
             255 => Reply::Refused(match reader.u8()? {
                 1 => RecordError::NoSuch.into(),
                 2 => RecordError::Denied { wanted: reader.rights()?, has: reader.rights()? }.into(),
@@ -501,6 +551,7 @@ impl Reply {
                     RecordError::from(GrantError::Exceeds { has, grants }).into()
                 }
                 5 => RecordError::from(GrantError::TooMany).into(),
+                20 => RecordError::from(GrantError::LastMaster).into(),
                 6 => RecordError::Taken.into(),
                 7 => RecordError::Full.into(),
                 15 => RecordError::Named.into(),
@@ -512,6 +563,7 @@ impl Reply {
                 9 => Refusal::NoPlace,
                 10 => Refusal::Malformed,
                 11 => Refusal::Waits(reader.node()?),
+                21 => Refusal::Drains(reader.node()?),
                 12 => Refusal::Target,
                 14 => Refusal::Rehoming { epoch: reader.u64()? },
                 13 => RecordError::Quota { has: reader.u64()?, quota: reader.u64()? }.into(),
@@ -549,6 +601,16 @@ mod tests {
 
     fn rights() -> impl Strategy<Value = Rights> {
         (0u8..8).prop_map(|bits| Rights::from_bits(bits).unwrap())
+    }
+
+    fn grants() -> impl Strategy<Value = Grants> {
+        (principal(), prop::collection::vec((principal(), rights()), 0..5)).prop_map(|(creator, others)| {
+            let mut grants = Grants::of_creator(creator.clone());
+            for (other, rights) in others {
+                grants.grant(&creator, Grantee::Principal(other), rights).unwrap();
+            }
+            grants
+        })
     }
 
     fn listed() -> impl Strategy<Value = Listed> {
@@ -592,15 +654,17 @@ mod tests {
             (id(), rights(), node.clone(), principal())
                 .prop_map(|(id, wanted, mapper, principal)| Request::Map { id, wanted, mapper, principal }),
             (id(), node.clone()).prop_map(|(id, mapper)| Request::Unmap { id, mapper }),
-            (id(), rights(), principal(), to).prop_map(|(id, rights, by, to)| Request::Grant {
-                id,
-                rights,
-                by,
-                to
+            (id(), rights(), principal(), to, any::<bool>()).prop_map(|(id, rights, by, to, grants)| {
+                match grants {
+                    true => Request::Grant { id, rights, by, to },
+                    false => Request::Revoke { id, rights, by, from: to },
+                }
             }),
+            (id(), grants()).prop_map(|(id, grants)| Request::Restrict { id, grants }),
             (id(), principal()).prop_map(|(id, by)| Request::Free { id, by }),
             (id(), any::<bool>()).prop_map(|(id, moves)| Request::Stop { id, moves }),
             (id(), principal(), node.clone()).prop_map(|(id, by, to)| Request::Move { id, by, to }),
+            (id(), node.clone(), node.clone()).prop_map(|(id, from, to)| Request::MoveAway { id, from, to }),
             (principal(), any::<u32>()).prop_map(|(principal, from)| Request::List { principal, from }),
             name().prop_map(|service| Request::Serves { service }),
             (node.clone(), any::<[u64; 2]>(), prop::collection::vec((name(), id()), 0..4), any::<bool>())
@@ -645,6 +709,7 @@ mod tests {
             })),
             (prop::collection::vec(listed(), 0..5), any::<Option<u32>>())
                 .prop_map(|(regions, next)| Reply::Listed(Listing { regions, next })),
+            rights().prop_map(Reply::Left),
             refusal().prop_map(Reply::Refused),
         ]
     }
@@ -664,6 +729,7 @@ mod tests {
             })
             .into()),
             Just(RecordError::from(GrantError::TooMany).into()),
+            Just(RecordError::from(GrantError::LastMaster).into()),
             Just(RecordError::Taken.into()),
             Just(RecordError::Full.into()),
             Just(RecordError::Named.into()),
@@ -678,6 +744,7 @@ mod tests {
             any::<u64>().prop_map(|epoch| Refusal::Rehoming { epoch }),
             any::<[u64; 2]>().prop_map(|[has, quota]| RecordError::Quota { has, quota }.into()),
             any::<u16>().prop_map(|node| Refusal::Waits(NodeId(node))),
+            any::<u16>().prop_map(|node| Refusal::Drains(NodeId(node))),
         ]
     }
 

@@ -7,15 +7,18 @@
 mod direct;
 pub mod list;
 pub mod lock;
+pub mod operator;
 mod problem;
 pub mod service;
 mod status;
 
 pub use direct::{DirectPart, Directed, NoDirect, direct_name};
+pub use operator::{Holdings, Lent, LentRegion};
 pub use problem::Problem;
 pub use status::{MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Pages, PriorityStatus, ProcessStatus, Ran};
 
 use self::list::ListedOperation;
+use self::operator::{FREE_NAMED, LEAVE, LENT, MOVE_AWAY, OperatorRequest};
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
 use crate::name::Name;
@@ -90,8 +93,6 @@ pub const LIST: u16 = 16;
 pub const RUN: u16 = 29;
 /// Writes bytes, and then a word. May wait for other nodes.
 pub const WRITE_NOTIFY: u16 = 30;
-/// Asks the node to leave the cluster and to end. Answer: [`Holdings`].
-pub const LEAVE: u16 = 31;
 
 /// Gives a region without a name its name and grants. Answer: a byte, which is 0 if its bytes are on other nodes than the
 /// request says, and nothing was changed.
@@ -111,6 +112,9 @@ pub const READ_INTO: u16 = 36;
 pub const WRITE_FROM: u16 = 37;
 /// Makes a buffer: a region without a name, in memory of this node that belongs to the process alone. Answer: [`Opened`].
 pub const BUFFER: u16 = 38;
+
+/// Takes rights away. Answer: a byte, the [bits](Rights::bits) of the rights that are left.
+pub const REVOKE: u16 = 39;
 
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
@@ -320,13 +324,19 @@ pub enum ProcessRequest<'a> {
         /// The rights.
         rights: Rights,
     },
+    /// [`REVOKE`].
+    Revoke {
+        /// The handle.
+        handle: u64,
+        /// The principal that loses them.
+        from: Grantee,
+        /// The rights.
+        rights: Rights,
+    },
     /// [`STATUS`].
     Status,
-    /// [`LEAVE`].
-    Leave {
-        /// Leave also if regions end with the node.
-        force: bool,
-    },
+    /// A request of the user who runs the node.
+    Operate(OperatorRequest),
     /// [`LIST`].
     List {
         /// The name of the node whose regions are listed; empty for this node.
@@ -365,8 +375,9 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Free { .. } => FREE,
             ProcessRequest::Move { .. } => MOVE,
             ProcessRequest::Grant { .. } => GRANT,
+            ProcessRequest::Revoke { .. } => REVOKE,
             ProcessRequest::Status => STATUS,
-            ProcessRequest::Leave { .. } => LEAVE,
+            ProcessRequest::Operate(request) => request.function(),
             ProcessRequest::List { .. } => LIST,
         }
     }
@@ -465,9 +476,12 @@ impl<'a> ProcessRequest<'a> {
             | ProcessRequest::Buffer { length: number }
             | ProcessRequest::LetGo { number } => writer.u64(*number),
             ProcessRequest::Move { handle, node } => writer.u64(*handle).text(node.as_bytes()),
-            ProcessRequest::Grant { handle, to, rights } => writer.u64(*handle).grantee(to).rights(*rights),
+            ProcessRequest::Grant { handle, to, rights }
+            | ProcessRequest::Revoke { handle, from: to, rights } => {
+                writer.u64(*handle).grantee(to).rights(*rights)
+            }
             ProcessRequest::Status => writer,
-            ProcessRequest::Leave { force } => writer.u8(u8::from(*force)),
+            ProcessRequest::Operate(request) => request.write(writer),
             ProcessRequest::List { node, from } => writer.text(node.as_bytes()).u32(*from),
         };
         *bytes = writer.0;
@@ -559,12 +573,17 @@ impl<'a> ProcessRequest<'a> {
             UNMAP => ProcessRequest::Unmap { handle: reader.u64()? },
             FREE => ProcessRequest::Free { handle: reader.u64()? },
             MOVE => ProcessRequest::Move { handle: reader.u64()?, node: reader.string()? },
-            GRANT => {
-                let (handle, to) = (reader.u64()?, reader.grantee()?);
-                ProcessRequest::Grant { handle, to, rights: reader.rights()? }
+            GRANT | REVOKE => {
+                let (handle, who, rights) = (reader.u64()?, reader.grantee()?, reader.rights()?);
+                match function {
+                    GRANT => ProcessRequest::Grant { handle, to: who, rights },
+                    _ => ProcessRequest::Revoke { handle, from: who, rights },
+                }
             }
             STATUS => ProcessRequest::Status,
-            LEAVE => ProcessRequest::Leave { force: reader.flag()? },
+            LEAVE | FREE_NAMED | LENT | MOVE_AWAY => {
+                ProcessRequest::Operate(OperatorRequest::read(function, &mut reader)?)
+            }
             LIST => ProcessRequest::List { node: reader.string()?, from: reader.u32()? },
             _ => return Err(Malformed),
         };
@@ -669,45 +688,6 @@ impl Opened {
         let mut reader = Reader(bytes);
         let opened = Opened { handle: reader.u64()?, length: reader.u64()?, region: reader.u64()? };
         reader.end(opened)
-    }
-}
-
-/// The answer to [`LEAVE`]: the regions that end with the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
-    /// Whether the node leaves. It does if there are no such regions, or if it was told to leave all the same.
-    pub leaves: bool,
-    /// Names of regions that were made at the node, the first ones.
-    pub names: Vec<Name>,
-    /// The number of all of them.
-    pub named: u64,
-    /// The bytes of the node's memory that regions of other nodes use.
-    pub bytes: u64,
-}
-
-/// The most names of [`Holdings`].
-pub const MAX_HELD_NAMES: usize = 256;
-
-impl Holdings {
-    /// Encodes the answer.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer(Vec::new()).u8(u8::from(self.leaves)).u64(self.named).u64(self.bytes);
-        writer = writer.u16(self.names.len() as u16);
-        for name in &self.names {
-            writer = writer.text(name.as_bytes());
-        }
-        writer.0
-    }
-
-    /// Parses an answer.
-    pub fn parse(bytes: &[u8]) -> Result<Holdings, Malformed> {
-        let mut reader = Reader(bytes);
-        let (leaves, named, bytes, count) = (reader.flag()?, reader.u64()?, reader.u64()?, reader.u16()?);
-        if usize::from(count) > MAX_HELD_NAMES {
-            return Err(Malformed);
-        }
-        let names = (0..count).map(|_| reader.name()).collect::<Result<_, _>>()?;
-        reader.end(Holdings { leaves, names, named, bytes })
     }
 }
 

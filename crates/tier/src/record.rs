@@ -114,6 +114,21 @@ pub struct Ending {
     pub name: Option<Name>,
 }
 
+/// Rights of a region that were taken away, and by which nodes may have operations under way.
+#[derive(Clone, Debug)]
+pub struct Revoking {
+    /// The id that owns the blocks.
+    pub memory: LmrId,
+    /// The machine to drive until it [is harmless](Retirement::is_harmless). It holds the memory.
+    pub machine: Retirement,
+    /// The grants that are left.
+    pub grants: Grants,
+    /// The rights that the principal has left.
+    pub left: Rights,
+    /// The nodes that store the region.
+    pub stores: Vec<NodeId>,
+}
+
 /// A move that has begun.
 #[derive(Clone, Debug)]
 pub struct Leaving {
@@ -399,9 +414,25 @@ impl Directory {
         Ok(record.grants.grant(by, to, rights)?)
     }
 
-    /// Gives a region without a name its name, and grants, in the name of `by`, a master. Returns the grants that it had,
-    /// for [`unpublish`](Directory::unpublish); `None`, and nothing is changed, if its pieces are not on `stores` in turns.
-    /// No store stands for any.
+    /// Takes rights away in the name of `by`, a master: from here on nobody maps the region with them.
+    pub fn begin_revoke(
+        &mut self,
+        id: LmrId,
+        by: &Principal,
+        from: &Grantee,
+        rights: Rights,
+    ) -> Result<Revoking, RecordError> {
+        let record = self.live(id)?;
+        record.check_master(by)?;
+        let left = record.grants.revoke(by, from, rights)?;
+        let (memory, stores, grants) = (record.memory, record.layout.nodes(), record.grants.clone());
+        let machine = Retirement::held(record.mappers.keys().copied(), stores.iter().copied());
+        Ok(Revoking { memory, machine, grants, left, stores })
+    }
+
+    /// Gives a region without a name its name, and grants, in the name of `by`, a master. Returns the grants that it
+    /// had, for [`unpublish`](Directory::unpublish); `None`, and nothing is changed, if its pieces are not on `stores`
+    /// in turns. No store stands for any.
     pub fn publish(
         &mut self,
         id: LmrId,
@@ -436,15 +467,15 @@ impl Directory {
         }
     }
 
-    /// Returns the id that owns a region's memory, the nodes that have mapped it, and those that store it, in the name of
-    /// `by`, a master.
+    /// Returns the id that owns a region's memory, the nodes that have mapped it, and those that store it, in the name
+    /// of `by`, a master, or in that of the node.
     pub fn users(
         &mut self,
         id: LmrId,
-        by: &Principal,
+        by: Option<&Principal>,
     ) -> Result<(LmrId, Vec<NodeId>, Vec<NodeId>), RecordError> {
         let record = self.live(id)?;
-        record.check_master(by)?;
+        by.map_or(Ok(()), |by| record.check_master(by))?;
         Ok((record.memory, record.mappers.keys().copied().collect(), record.layout.nodes()))
     }
 
@@ -463,11 +494,12 @@ impl Directory {
         Ok(Ending { id: record.id, memory: record.memory, machine, name: record.name.clone() })
     }
 
-    /// Begins to move a region with a name, in the name of `by`, a master. From here on nobody maps or frees it, until
-    /// [`finish_move`](Directory::finish_move) or [`abandon_move`](Directory::abandon_move) by the id that is returned.
-    pub fn begin_move(&mut self, id: LmrId, by: &Principal) -> Result<Leaving, RecordError> {
+    /// Begins to move a region with a name, in the name of `by`, a master, or in that of the node. From here on nobody
+    /// maps or frees it, until [`finish_move`](Directory::finish_move) or [`abandon_move`](Directory::abandon_move) by
+    /// the id that is returned.
+    pub fn begin_move(&mut self, id: LmrId, by: Option<&Principal>) -> Result<Leaving, RecordError> {
         let record = self.live(id)?;
-        record.check_master(by)?;
+        by.map_or(Ok(()), |by| record.check_master(by))?;
         if record.name.is_none() {
             return Err(RecordError::NoName);
         }

@@ -113,12 +113,12 @@ pub enum Grantee {
 /// The most grants of one region.
 pub const MAX_GRANTS: usize = 64;
 
-/// The reason why a grant is refused. Nothing was changed.
+/// The reason why a grant, or taking one back, is refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GrantError {
     /// The granting principal is not a master.
-    #[error("only a master of the region can grant")]
+    #[error("only a master of the region can grant and revoke")]
     NotMaster,
     /// The granting principal lacks a right that it wants to grant.
     #[error("a master can grant only its own rights: it has {has}, and grants {grants}")]
@@ -131,6 +131,11 @@ pub enum GrantError {
     /// The region has as many grants as it can have.
     #[error("the region has {MAX_GRANTS} grants already: grant to fewer principals, or to anyone")]
     TooMany,
+    /// Nobody would be a master any more: nobody could grant, move or free the region.
+    #[error(
+        "that is the last master of the region: grant MASTER to another principal first, or free the region"
+    )]
+    LastMaster,
 }
 
 /// The grants of one region, at most [`MAX_GRANTS`].
@@ -175,6 +180,33 @@ impl Grants {
         }
         self.0.push((to, rights));
         Ok(())
+    }
+
+    /// Takes rights away in the name of `by`, a master; returns those that `from` has left, by a grant of its own or by
+    /// one for anyone. Rights that it does not have change nothing.
+    pub fn revoke(&mut self, by: &Principal, from: &Grantee, rights: Rights) -> Result<Rights, GrantError> {
+        if !self.of(by).contains(Rights::MASTER) {
+            return Err(GrantError::NotMaster);
+        }
+        let left = self.0.iter().map(|(grantee, granted)| match grantee == from {
+            true => (grantee.clone(), granted.without(rights)),
+            false => (grantee.clone(), *granted),
+        });
+        let left: Vec<_> = left.filter(|(_, granted)| *granted != Rights::NONE).collect();
+        if !left.iter().any(|(_, granted)| granted.contains(Rights::MASTER)) {
+            return Err(GrantError::LastMaster);
+        }
+        self.0 = left;
+        Ok(match from {
+            Grantee::Principal(principal) => self.of(principal),
+            Grantee::Anyone => self.of_anyone(),
+        })
+    }
+
+    /// Returns the rights of every principal.
+    fn of_anyone(&self) -> Rights {
+        let anyone = self.0.iter().find(|(grantee, _)| *grantee == Grantee::Anyone);
+        anyone.map_or(Rights::NONE, |(_, granted)| *granted)
     }
 
     /// Returns the grants in the order in which they were made.
@@ -230,6 +262,32 @@ mod tests {
         grants.grant(&alice, Grantee::Principal(principal("3")), Rights::WRITE).unwrap();
         assert_eq!(grants.of(&principal("3")), Rights::READ.with(Rights::WRITE));
         assert_eq!(grants.iter().count(), MAX_GRANTS);
+    }
+
+    #[test]
+    fn rights_are_taken_away_one_by_one_and_the_last_master_stays() {
+        let (alice, bob) = (principal("alice"), principal("bob"));
+        let to = |who: &Principal| Grantee::Principal(who.clone());
+        let mut grants = Grants::of_creator(alice.clone());
+        grants.grant(&alice, to(&bob), Rights::ALL).unwrap();
+        grants.grant(&alice, Grantee::Anyone, Rights::READ).unwrap();
+        let left = grants.revoke(&alice, &to(&bob), Rights::READ.with(Rights::MASTER)).unwrap();
+        assert_eq!(left, Rights::READ.with(Rights::WRITE), "READ is that of anyone");
+        assert_eq!(grants.revoke(&bob, &to(&alice), Rights::READ), Err(GrantError::NotMaster));
+        // Again, and of a principal that has none.
+        assert_eq!(grants.revoke(&alice, &to(&bob), Rights::MASTER), Ok(left));
+        assert_eq!(grants.revoke(&alice, &to(&principal("carol")), Rights::ALL), Ok(Rights::READ));
+        assert_eq!(grants.revoke(&alice, &Grantee::Anyone, Rights::ALL), Ok(Rights::NONE));
+        assert_eq!(grants.of(&bob), Rights::WRITE);
+        let before = grants.clone();
+        assert_eq!(grants.revoke(&alice, &to(&alice), Rights::ALL), Err(GrantError::LastMaster));
+        assert_eq!(grants, before);
+        assert_eq!(grants.revoke(&alice, &to(&alice), Rights::READ), Ok(Rights::WRITE.with(Rights::MASTER)));
+        assert_eq!(grants.revoke(&alice, &to(&bob), Rights::WRITE), Ok(Rights::NONE));
+        assert_eq!(grants.iter().count(), 1, "an empty grant takes no place");
+        // Any master may be revoked as long as another one is left.
+        grants.grant(&alice, Grantee::Anyone, Rights::MASTER).unwrap();
+        assert_eq!(grants.revoke(&bob, &to(&alice), Rights::ALL), Ok(Rights::MASTER));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::ledger::Changes;
 use crate::place::{LmrId, NodeId};
 use crate::rights::Principal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use thiserror::Error;
 
 mod kept;
@@ -224,6 +225,25 @@ impl Space {
         others.map(|(_, order)| UNIT << order).sum()
     }
 
+    /// Returns regions whose records are at other nodes than `node`, each with the bytes of its blocks, in the order of
+    /// their ids: at most `most`, after the id `after`.
+    pub fn lent_regions(&self, node: NodeId, after: Option<LmrId>, most: usize) -> Vec<(LmrId, u64)> {
+        let mut found: Vec<(LmrId, u64)> = Vec::new();
+        let start = after.map_or(Bound::Unbounded, |after| Bound::Excluded((after, u16::MAX, u64::MAX)));
+        for ((owner, ..), order) in self.used.range((start, Bound::Unbounded)) {
+            let length = UNIT << order;
+            if let Some((_, bytes)) = found.last_mut().filter(|(last, _)| last == owner) {
+                *bytes += length;
+            } else if owner.node != node {
+                if found.len() == most {
+                    break;
+                }
+                found.push((*owner, length));
+            }
+        }
+        found
+    }
+
     /// Returns whether `length` bytes at a place lie in one block of `owner`.
     pub fn owns(&self, owner: LmrId, extent: u16, offset: u64, length: u64) -> bool {
         let before = self.used.range((owner, extent, 0)..=(owner, extent, offset)).next_back();
@@ -342,6 +362,23 @@ mod tests {
         assert!(!space.owns(owner(1), 0, 0, 1) && space.owns(owner(2), 0, 128, 1));
         assert_eq!(space.release(LmrId { generation: 2, ..owner(2) }), 0);
         assert_eq!((space.dirty_bytes(), space.free_bytes()), (256, 4096 - 512));
+    }
+
+    #[test]
+    fn regions_of_other_nodes_are_listed_in_parts() {
+        let mut space = Space::new();
+        space.add_extent(4096);
+        space.add_extent(4096);
+        let other = |node: u16, slot| LmrId { node: NodeId(node), ..owner(slot) };
+        for id in [owner(1), other(2, 5), other(1, 9), other(2, 5), other(1, 4), owner(7)] {
+            space.allocate(id, 100).unwrap();
+        }
+        let all = [(other(1, 4), 128), (other(1, 9), 128), (other(2, 5), 256)];
+        assert_eq!(space.lent_regions(NodeId(0), None, 9), all);
+        assert_eq!(space.lent_regions(NodeId(0), None, 2), all[..2]);
+        assert_eq!(space.lent_regions(NodeId(0), Some(other(1, 9)), 2), all[2..]);
+        assert_eq!(space.lent_regions(NodeId(0), Some(other(2, 5)), 2), []);
+        assert_eq!(space.lent_regions(NodeId(1), None, 9), [(owner(1), 128), (owner(7), 128), all[2]]);
     }
 
     #[test]

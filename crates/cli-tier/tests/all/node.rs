@@ -148,6 +148,24 @@ fn nodes_of_a_list_share_regions_and_one_ends_without_the_other() {
         assert_eq!(dunlin(first.words(&["tier", "get", "shared"])).well().out, b"on the other");
     }
 
+    // A copy to another node has the bytes, and is a region of its own.
+    dunlin(second.words(&["tier", "cp", "shared", "copy", "--on", "one", "--grant", "anyone=r"])).well();
+    dunlin(second.words(&["tier", "cp", "shared", "copy"])).failed(1, &["a region copy already"]);
+    dunlin(second.words(&["tier", "cp", "missing", "other"])).failed(1, &["no such region"]);
+    dunlin(second.words(&["tier", "cp", "shared", "other", "--on", "three"])).failed(1, &["no three"]);
+    dunlin(second.words(&["tier", "cp", "shared", "other", "--grant", "bob"])).failed(2, &["alice=rw"]);
+    dunlin(first.words(&["tier", "get", "other"])).failed(1, &["no such region"]);
+    assert_eq!(dunlin(first.words(&["tier", "get", "copy"])).well().out, b"on the other");
+    let folder = Folder::new("cp");
+    let bytes: Vec<u8> = (0..9_000_001u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let (from, to) = (folder.write("from", &bytes), folder.file("to"));
+    dunlin(first.words(&["tier", "put", "long", &from, "--on", "two"])).well();
+    let copied =
+        dunlin(first.words(&["tier", "cp", "long", "long/copy", "--on", "one", "--on", "two"])).well();
+    assert!(copied.errors.contains("long/copy: 8.58 MiB copied in "), "{}", copied.errors);
+    dunlin(second.words(&["tier", "get", "long/copy", &to])).well();
+    assert!(std::fs::read(&to).expect("written") == bytes);
+
     second.end();
     let ended = dunlin(first.words(&["tier", "get", "shared"]));
     assert_eq!(ended.code(), Some(1), "{}", ended.errors);
@@ -311,6 +329,73 @@ fn nodes_of_a_directory_show_their_view_and_leave() {
     assert!(status.contains("left"), "{status}");
     dunlin(first.words(&["tier", "get", "kept"])).failed(1, &["two is dead, or has left, in view"]);
     dunlin(first.words(&["node", "leave", "--force"])).well();
+}
+
+#[test]
+fn a_node_is_drained_and_leaves_without_a_loss() {
+    let (address, names) = (unique("directory"), ["one", "two", "three"]);
+    let _directory = Directory::start(&address);
+    let [one, two, three] = names.map(|name| {
+        let listen = unique(name);
+        Node::start(&["--directory", &address, "--name", name, "--listen", &listen, "--memory", "4MiB"])
+    });
+    while !dunlin(one.words(&["node", "status"])).well().text().contains("3 of 3 nodes are alive") {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let text = |number: usize| format!("the bytes of region {number}");
+    for number in 0..7 {
+        let (name, text) = (format!("lent/{number}"), text(number));
+        let maker = if number % 2 == 0 { &one } else { &three };
+        dunlin(maker.words(&["tier", "put", &name, "--text", &text, "--on", "two"])).well();
+    }
+    dunlin(two.words(&["tier", "put", "own", "--text", "made here"])).well();
+    dunlin(two.words(&["node", "drain", "--to", "two"])).failed(1, &["whose memory is to be emptied"]);
+    dunlin(two.words(&["node", "drain", "--to", "four"])).failed(1, &["no four"]);
+    let drained = dunlin(two.words(&["node", "drain"])).well();
+    assert!(drained.errors.contains("7 regions moved away"), "{}", drained.errors);
+    let again = dunlin(two.words(&["node", "drain"])).well();
+    assert!(again.errors.contains("0 regions moved away"), "{}", again.errors);
+    let stays = dunlin(two.words(&["node", "leave"]));
+    assert_eq!((stays.code(), &stays.out[..]), (Some(1), &b"own\n"[..]));
+
+    // Any region that was made there is the operator's to free, and no other.
+    dunlin(two.words(&["node", "free", "lent/0"])).failed(1, &["was made at one"]);
+    dunlin(two.words(&["node", "free", "missing"])).failed(1, &["no such region"]);
+    dunlin(two.words(&["tier", "cp", "own", "copy", "--on", "one"])).well();
+    dunlin(two.words(&["node", "free", "own"])).well();
+    dunlin(two.words(&["node", "free", "copy"])).well();
+    dunlin(two.words(&["node", "leave"])).well();
+    let mut two = two;
+    two.running.take().expect("running").end().well();
+    for number in 0..7 {
+        let name = format!("lent/{number}");
+        assert_eq!(dunlin(one.words(&["tier", "get", &name])).well().out, text(number).as_bytes());
+    }
+    // Without another node there is nowhere to move to, and nothing has to.
+    let nothing = dunlin(three.words(&["node", "drain"])).well();
+    assert!(nothing.errors.contains(" regions moved away"), "{}", nothing.errors);
+}
+
+#[test]
+fn a_drain_without_room_elsewhere_leaves_regions_where_they_are() {
+    let folder = Folder::new("full");
+    let (one, two) = (unique("one"), unique("two"));
+    let peers = folder.write("nodes.txt", format!("one {one}\ntwo {two}\n"));
+    let first = Node::start(&["--peers", &peers, "--name", "one", "--memory", "2MiB"]);
+    let second = Node::start(&["--peers", &peers, "--name", "two", "--memory", "16MiB"]);
+    dunlin(first.words(&["tier", "put", "large", "-", "--size", "8MiB", "--on", "two"])).well();
+    dunlin(first.words(&["tier", "put", "small", "--text", "moves", "--on", "two"])).well();
+    let drained = dunlin(second.words(&["node", "drain"]));
+    assert_eq!(drained.code(), Some(1), "{}", drained.errors);
+    for words in
+        ["a region of one, 8 MiB here, stays", "bytes left", "1 regions moved away", "1 regions of other"]
+    {
+        assert!(drained.errors.contains(words), "{words} is not in: {}", drained.errors);
+    }
+    assert_eq!(dunlin(second.words(&["tier", "get", "small"])).well().out, b"moves");
+    dunlin(first.words(&["tier", "get", "large", "--length", "9"])).well();
+    second.end();
+    assert_eq!(dunlin(first.words(&["tier", "get", "small"])).well().out, b"moves");
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub(crate) struct DrawnTier {
     pub(crate) think: Nanos,
     /// How long the threads go on.
     pub(crate) lasts: Nanos,
+    /// Threads take the right to write away from nodes.
+    pub(crate) revokes: bool,
     /// Disturbances with their times since the start, in order.
     pub(crate) acts: Vec<(Nanos, TierAct)>,
 }
@@ -85,6 +87,8 @@ impl DrawnTier {
             ..TierConfig::new(peers, &name(0))
         };
         let acts = acts(&mut random, nodes, lasts);
+        // Drawn apart, so that the other runs stay as they are.
+        let revokes = Random::new(seed, 43).one_in(3);
         DrawnTier {
             seed,
             settings,
@@ -92,11 +96,12 @@ impl DrawnTier {
             actors: 1 + random.below(2) as usize,
             config,
             // Drawn apart, so that all else is as without keepers.
-            is_kept: Random::new(seed, 43).one_in(3),
+            is_kept: Random::new(seed, 44).one_in(3),
             slot: 64 << random.below(6),
             regions: 1 + random.below(5) as usize,
             think: 2_000 + random.below(150_000),
             lasts,
+            revokes,
             acts,
         }
     }
@@ -145,7 +150,7 @@ impl fmt::Display for DrawnTier {
         write!(
             f,
             "{} nodes of the tier with {} threads each, {} regions with {} bytes a thread, pieces of {}, {} paths, {} us to \
-             stop, {} atomics, {}, for {} us; acts {:?}; faults {:?}",
+             stop, {} atomics, {} revocations, {}, for {} us; acts {:?}; faults {:?}",
             self.nodes,
             self.actors,
             self.regions,
@@ -154,6 +159,7 @@ impl fmt::Display for DrawnTier {
             self.config.paths,
             self.config.stop_timeout.as_micros(),
             if self.settings.capabilities.atomics.exist() { "with" } else { "without" },
+            if self.revokes { "with" } else { "without" },
             if self.is_kept { "kept" } else { "not kept" },
             self.lasts / 1000,
             self.acts,

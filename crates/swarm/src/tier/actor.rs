@@ -1,4 +1,5 @@
-//! A thread of a node that makes, maps, reads, writes, moves and frees regions, and checks each operation by the model.
+//! A thread of a node that makes, maps, reads, writes, moves and frees regions, takes rights away, and checks each
+//! operation by the model.
 
 use super::Stage;
 use super::model::{End, Model, Who, bytes_of};
@@ -70,7 +71,10 @@ fn is_usual(error: &RequestError) -> bool {
 }
 
 fn is_usual_access(error: AccessError) -> bool {
-    matches!(error, AccessError::Gone | AccessError::Moved | AccessError::Denied { .. })
+    matches!(
+        error,
+        AccessError::Gone | AccessError::Moved | AccessError::Revoked | AccessError::Denied { .. }
+    )
 }
 
 fn is_usual_operation(error: &OperationError) -> bool {
@@ -164,6 +168,7 @@ impl Actor {
             1..=4 => self.map(held),
             5 => drop(held.swap_remove(chosen)),
             6 | 7 => self.move_away(one),
+            9 if self.drawn.revokes => self.revoke(one),
             8 if self.random.one_in(3) => {
                 let one = held.swap_remove(chosen);
                 self.free(one);
@@ -223,9 +228,11 @@ impl Actor {
         let wanted = wanted[self.random.below(4) as usize];
         let (was_freed, has) = (self.model.is_freed(region), self.model.rights(region, self.who.node));
         let was_there = self.model.must_be_there(region);
+        let (_, was_revoked) = self.model.writes(region, self.who.node);
         let begun = self.begin(|| format!("map region {region} with {wanted}"));
         let mapped = self.tier.map(region_name(region), wanted);
         self.end_request(begun, &mapped);
+        let (is_granted, _) = self.model.writes(region, self.who.node);
         match mapped {
             Ok(view) => {
                 if was_freed {
@@ -234,13 +241,16 @@ impl Actor {
                 if !has.contains(wanted) {
                     self.violate(format!("region {region} was mapped with {wanted}, and {has} was granted"));
                 }
+                if was_revoked && wanted.contains(Rights::WRITE) {
+                    self.violate(format!("region {region} was mapped with {wanted} after WRITE was revoked"));
+                }
                 if view.len() != self.model.length(region) {
                     self.violate(format!("region {region} has {} bytes", view.len()));
                 }
                 keep(held, Held { region, view, rights: wanted, mapped_at: self.now() });
             }
             Err(RequestError::Refused { source: Refusal::Record(RecordError::Denied { .. }), .. })
-                if has.contains(wanted) =>
+                if has.contains(wanted) && is_granted =>
             {
                 self.violate(format!("region {region} with {wanted} was denied, and {has} was granted"));
             }
@@ -251,6 +261,10 @@ impl Actor {
             }
             Err(_) => {}
         }
+    }
+
+    fn must_fail(&self, one: &Held) -> Option<&'static str> {
+        self.model.must_fail(one.region, (self.who.node, one.rights), one.mapped_at)
     }
 
     /// Checks that an operation which had to fail has failed, and that one without the right was refused.
@@ -282,7 +296,7 @@ impl Actor {
     }
 
     fn read_range(&mut self, one: &Held, offset: u64, length: usize) {
-        let must_fail = self.model.must_fail(one.region, one.mapped_at);
+        let must_fail = self.must_fail(one);
         let begun = self.begin(|| format!("read {length} bytes at {offset} of region {}", one.region));
         let floors = self.model.begin_read(one.region, self.who.node, begun.1);
         let mut bytes = vec![0xee; length];
@@ -296,7 +310,7 @@ impl Actor {
 
     fn write(&mut self, one: &Held) {
         let (region, slot) = (one.region, self.who.slot);
-        let must_fail = self.model.must_fail(region, one.mapped_at);
+        let must_fail = self.must_fail(one);
         let begun = self.begin(|| format!("write slot {slot} of region {region}"));
         let (number, length) = self.model.begin_write(region, slot);
         let offset = super::model::SLOTS_AT + (slot * length) as u64;
@@ -307,7 +321,7 @@ impl Actor {
     }
 
     fn add(&mut self, one: &Held) {
-        let must_fail = self.model.must_fail(one.region, one.mapped_at);
+        let must_fail = self.must_fail(one);
         let begun = self.begin(|| format!("add to region {}", one.region));
         self.model.begin_add(one.region);
         let outcome = one.view.fetch_add(0, 1);
@@ -325,6 +339,24 @@ impl Actor {
         self.model.end_move(&moving, end_of_request(&outcome));
         if outcome.is_ok() && !one.rights.contains(Rights::MASTER) {
             self.violate(format!("region {} was moved with {}", one.region, one.rights));
+        }
+        self.end_request(begun, &outcome);
+    }
+
+    /// Takes the right to write away from another node than the one that made the region.
+    fn revoke(&mut self, one: &Held) {
+        let (region, node) = (one.region, self.random.below(self.drawn.nodes as u64) as usize);
+        if self.model.is_maker(region, node) {
+            return;
+        }
+        let begun = self.begin(|| format!("revoke WRITE of region {region} from node {node}"));
+        self.model.begin_revoke(region, node);
+        let outcome = one.view.revoke(&name(node), Rights::WRITE);
+        if outcome.is_ok() {
+            self.model.end_revoke(region, node, self.now());
+            if !one.rights.contains(Rights::MASTER) {
+                self.violate(format!("a right to region {region} was revoked with {}", one.rights));
+            }
         }
         self.end_request(begun, &outcome);
     }

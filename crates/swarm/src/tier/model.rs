@@ -1,12 +1,13 @@
 //! The model of all regions of a run: the bytes that a read may return, the rights, and the operations that must fail.
 //!
-//! Each thread has a slot of its own in each region, and writes it as a whole. Each word of a slot names the region, the
-//! slot and the number of the write, so a word of a freed region, or of another slot, is known wherever it turns up. The
-//! first word of a region is a counter.
+//! Each thread has a slot of its own in each region, and writes it as a whole. Each word of a slot names the region,
+//! the slot and the number of the write, so a word of a freed region, or of another slot, is known wherever it turns
+//! up. The first word of a region is a counter. Once the right to write was taken away from a node, the slots of its
+//! threads stay as they are.
 
 use dunlin_fabric::Nanos;
 use dunlin_tier_node::Rights;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The place of the first slot in a region.
@@ -40,12 +41,27 @@ pub(super) enum End {
     Not,
 }
 
+/// The right of a node to write to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writes {
+    /// It is as it was granted.
+    Granted,
+    /// It is being taken away, or may have been.
+    Perhaps,
+    /// It was taken away before this time.
+    Revoked(Nanos),
+}
+
 #[derive(Debug)]
 struct Region {
     creator: usize,
     /// The node that keeps the name.
     home: Option<usize>,
     rights: Vec<Rights>,
+    /// For each node.
+    writes: Vec<Writes>,
+    /// Words of slots whose threads have no right to write any more, as they were read after that.
+    frozen: BTreeMap<u64, u64>,
     length: u64,
     slot: usize,
     slots: Vec<Slot>,
@@ -82,9 +98,9 @@ pub(super) struct Moving {
     was_possible: bool,
 }
 
-/// The writes that a read has to return at least.
+/// The writes that a read has to return at least, and the time of its begin.
 #[derive(Debug)]
-pub(super) struct Floors(Vec<u32>);
+pub(super) struct Floors(Vec<u32>, Nanos);
 
 /// A thread of the run: its node and the number of its slot.
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +140,8 @@ impl Model {
         regions.push(Region {
             creator,
             home,
+            writes: vec![Writes::Granted; rights.len()],
+            frozen: BTreeMap::new(),
             rights,
             length: SLOTS_AT + (slots * slot) as u64,
             slot,
@@ -177,12 +195,45 @@ impl Model {
     }
 
     /// Returns the reason why an operation that begins now must fail, on a handle that was mapped at `mapped_at`.
-    pub(super) fn must_fail(&self, region: usize, mapped_at: Nanos) -> Option<&'static str> {
+    pub(super) fn must_fail(
+        &self,
+        region: usize,
+        (node, rights): (usize, Rights),
+        mapped_at: Nanos,
+    ) -> Option<&'static str> {
         let region = &self.regions()[region];
+        if rights.contains(Rights::WRITE) && matches!(region.writes[node], Writes::Revoked(_)) {
+            return Some("its right to write was revoked");
+        }
         if region.free == End::Done {
             return Some("it was freed");
         }
         (region.left_at > mapped_at).then_some("it had moved")
+    }
+
+    /// Returns whether the right of a node to write was certainly not taken away, and whether it certainly was.
+    pub(super) fn writes(&self, region: usize, node: usize) -> (bool, bool) {
+        let writes = self.regions()[region].writes[node];
+        (writes == Writes::Granted, matches!(writes, Writes::Revoked(_)))
+    }
+
+    pub(super) fn is_maker(&self, region: usize, node: usize) -> bool {
+        self.regions()[region].creator == node
+    }
+
+    pub(super) fn begin_revoke(&self, region: usize, node: usize) {
+        let writes = &mut self.regions()[region].writes[node];
+        if *writes == Writes::Granted {
+            *writes = Writes::Perhaps;
+        }
+    }
+
+    /// Notes the end of a revocation that began when this one did, or later.
+    pub(super) fn end_revoke(&self, region: usize, node: usize, now: Nanos) {
+        let writes = &mut self.regions()[region].writes[node];
+        if *writes == Writes::Perhaps {
+            *writes = Writes::Revoked(now);
+        }
     }
 
     /// Returns whether a region was freed for certain.
@@ -235,7 +286,7 @@ impl Model {
             // Of writes that are not remembered, the oldest remembered one's predecessor.
             seen.map_or(0, |(_, number)| *number)
         };
-        Floors(region.slots.iter().map(floor).collect())
+        Floors(region.slots.iter().map(floor).collect(), now)
     }
 
     /// Checks bytes that were read at `offset`, a multiple of 8.
@@ -259,6 +310,15 @@ impl Model {
                 continue;
             }
             let place = (at - SLOTS_AT) as usize / region.slot;
+            let node = place * region.writes.len() / region.slots.len();
+            if matches!(region.writes[node], Writes::Revoked(since) if since <= floors.1) {
+                let before = *region.frozen.entry(at).or_insert(found);
+                if before != found {
+                    return wrong(format!(
+                        "it had {before:#x} after the right of node {node} to write had ended"
+                    ));
+                }
+            }
             let (slot, floor) = (&mut region.slots[place], floors.0[place]);
             let write = found as u32;
             if found == 0 && floor == 0 {

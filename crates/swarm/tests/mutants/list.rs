@@ -292,6 +292,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             let nodes",
     },
     Mutant {
+        name: "revoked_before_its_writers_stop",
+        file: "crates/tier-node/src/free.rs",
+        from: "        if !self.drive(&mut free, until) {
+            let waits = free.waits_for(self.me);
+            self.leave_to_cleaner(free);
+            return Err(Refusal::Drains(waits));",
+        to: "        if !dunlin_fabric::mutant(\"revoked_before_its_writers_stop\") && !self.drive(&mut free, until) {
+            let waits = free.waits_for(self.me);
+            self.leave_to_cleaner(free);
+            return Err(Refusal::Drains(waits));",
+    },
+    Mutant {
         name: "memory_of_a_restarted_node_trusted",
         file: "crates/tier-node/src/operate.rs",
         from: "if let (Ok(handle), false) = (&finished, is_there) {",

@@ -53,10 +53,18 @@ fn operations_of_a_process_are_futures() {
         assert!(wait(operations.test_set(&region, 8)).unwrap());
         assert!(!wait(operations.test_set(&region, 8)).unwrap() && !region.test_set(8).unwrap());
         assert_eq!(wait(operations.compare_swap(&region, 8, 1, 7)).unwrap(), 1);
-        wait(operations.copy(&region, 0, 16, &region, 200_000)).unwrap();
+        wait(operations.memcpy((&region, 200_000), (&region, 0), 16)).unwrap();
         let (bytes, read) = wait(operations.read(&region, 200_000, vec![0; 16]));
         read.unwrap();
         assert_eq!(bytes, [60u64.to_le_bytes(), 7u64.to_le_bytes()].concat());
+
+        let (bytes, notified) = wait(operations.write_notify(&region, 1000, vec![8; 100], 2000, 9));
+        assert!(notified.is_ok() && bytes == [8; 100]);
+        let write = operations.write(&region, 1100, vec![8; 100]);
+        wait(operations.fence());
+        let (bytes, read) = wait(operations.read(&region, 1000, vec![0; 1008]));
+        assert!(read.is_ok() && bytes[..200] == [8; 200] && bytes[1000..] == 9u64.to_le_bytes());
+        assert!(wait(write).1.is_ok());
 
         let weak = Arc::new(app.map("f", Rights::READ).unwrap());
         let (buffer, refused) = wait(operations.write(&weak, 0, vec![1; 9]));

@@ -9,7 +9,7 @@ use dunlin_tier::process::{
     ATTACH, Attached, DIRECT, Directed, LET_GO, MALLOC, Opened, Problem, ProcessRequest, REFUSED, SERVICE,
     direct_name,
 };
-use dunlin_tier_client::{AccessError, Direct, Lmr, NoDirect, RequestError, Rights, Spec};
+use dunlin_tier_client::{AccessError, Direct, Lmr, NoDirect, OperationError, RequestError, Rights, Spec};
 use dunlin_tier_node::ProcessLimits;
 use std::time::{Duration, Instant};
 
@@ -92,6 +92,33 @@ fn a_handle_that_may_only_read_maps_bytes_that_cannot_be_stored() {
     let blind = other.map("direct/read", Rights::WRITE).unwrap();
     assert!(matches!(blind.direct(), Err(RequestError::Access(AccessError::Denied { .. }))));
     assert!(bytes_of(&region).unwrap() == pattern(1));
+}
+
+/// The right to write is revoked from all processes of the user. One of them has the memory mapped: it is asked to let
+/// go, and the master hears that it has not.
+#[test]
+fn a_revocation_waits_for_the_processes_that_map_the_memory() {
+    let node = node("direct-revoke");
+    let (tier, other) = (attach(&node.address), attach(&node.address));
+    let region = tier.malloc(LENGTH, Spec::here().named("direct/revoke").direct()).unwrap();
+    let both = Rights::READ.with(Rights::WRITE);
+    let view = other.map("direct/revoke", both).unwrap();
+    let only_read = other.map("direct/revoke", Rights::READ).unwrap().direct().unwrap();
+    let direct = view.direct().unwrap();
+    direct.store(0, 1).unwrap();
+    let me = tier.principal().to_owned();
+    let drains = region.revoke(&me, Rights::WRITE).unwrap_err();
+    assert!(matches!(drains, RequestError::Refused { source: Refusal::Drains(_), .. }), "{drains:?}");
+    assert!(drains.may_have_executed() && direct.is_wanted_back() && !only_read.is_wanted_back());
+    // The right has ended for everything that begins.
+    let left = Rights::READ.with(Rights::MASTER);
+    let region = tier.map("direct/revoke", left).unwrap();
+    assert!(matches!(view.write(0, b"x"), Err(OperationError::Access(AccessError::Revoked))));
+    drop(direct);
+    assert_eq!(region.revoke(&me, Rights::WRITE).unwrap(), left);
+    assert_eq!(only_read.load(0), Ok(1));
+    drop(only_read);
+    region.free().unwrap();
 }
 
 #[test]

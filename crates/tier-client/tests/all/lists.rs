@@ -3,7 +3,7 @@
 use crate::common::{Serving, attach, bytes_of, config, serve, tag, wait};
 use dunlin_tier_client::{
     AccessError, AnyLists, AnyLmr, AnyOperation, Done, ListError, Lmr, OperationError, Operations, Outcomes,
-    RequestError, Rights, Spec,
+    RequestError, Rights, Spec, Tier,
 };
 use std::time::Duration;
 
@@ -130,14 +130,19 @@ fn not_begun(result: Result<(), OperationError>) {
     assert!(error.to_string().contains("was not executed"), "{error}");
 }
 
-fn every_operation(region: &Lmr, time: Duration, mut check: impl FnMut(Result<(), OperationError>)) {
+fn every_operation(
+    app: &Tier,
+    region: &Lmr,
+    time: Duration,
+    mut check: impl FnMut(Result<(), OperationError>),
+) {
     let (view, mut bytes) = (region.within(time), vec![0; 300_000]);
     check(view.write(0, &[5; 300_000]));
     check(view.read(0, &mut bytes));
     check(view.fetch_add(0, 1).map(drop));
     check(view.compare_swap(8, 0, 1).map(drop));
     check(view.memset(0, 300_000, 6));
-    check(view.copy(0, 100, region, 200));
+    check(app.memcpy_within(time, region.at(200), region.at(0), 100));
     check(view.write_notify(0, &bytes, 300_000, 7));
 }
 
@@ -148,17 +153,17 @@ fn the_time_of_an_operation_is_its_own() {
     let app = attach(&one.address);
     for store in ["one", "two"] {
         let region = app.malloc(600_000, Spec::on(store)).unwrap();
-        every_operation(&region, Duration::ZERO, not_begun);
+        every_operation(&app, &region, Duration::ZERO, not_begun);
         let list = Operations::new().write(&region, 0, b"x").within(Duration::ZERO).run().unwrap_err();
         assert!(list.is_deadline(), "{list:?}");
         assert!(bytes_of(&region).unwrap().iter().all(|byte| *byte == 0));
         for time in [Duration::MAX, Duration::from_secs(100)] {
-            every_operation(&region, time, |done| done.unwrap());
+            every_operation(&app, &region, time, |done| done.unwrap());
             Operations::new().write(&region, 0, b"x").within(time).run().unwrap()[0].as_ref().unwrap();
         }
         // Shorter than any answer takes; whichever way it ends, the error says so.
         for nanos in [1, 1000, 20_000] {
-            every_operation(&region, Duration::from_nanos(nanos), |done| {
+            every_operation(&app, &region, Duration::from_nanos(nanos), |done| {
                 if let Err(error) = done {
                     assert!(error.is_deadline(), "{error:?}");
                 }

@@ -14,6 +14,7 @@ mod lock_deaths;
 mod locks;
 mod membership;
 mod moves;
+mod operator;
 mod priorities;
 mod processes;
 mod publish;

@@ -1,8 +1,8 @@
 //! Processes of this test, at nodes of this test.
 
 use crate::common::{attach, bytes_of, config, serve, tag, wait};
-use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
+use dunlin_tier::{GrantError, RecordError};
 use dunlin_tier_client::{AccessError, Lmr, OperationError, RequestError, Rights, Spec, Tier};
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ fn assert_access<T: std::fmt::Debug>(result: Result<T, OperationError>, error: A
 }
 
 #[track_caller]
-fn assert_refused(result: Result<Lmr, RequestError>, refusal: RecordError) {
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, RequestError>, refusal: RecordError) {
     let Err(RequestError::Refused { source, .. }) = result else { panic!("not refused: {result:?}") };
     assert_eq!(source, Refusal::Record(refusal));
 }
@@ -86,16 +86,22 @@ fn long_copies_are_those_of_memory_also_between_two_handles_of_one_region() {
     let mut model = drawn(length as usize, 3);
     region.write(0, &model).unwrap();
     for (offset, target, count) in [(0usize, 1 << 20, 9 << 20), (1 << 20, 5, 9 << 20), (7, 7, 100)] {
-        region.copy(offset as u64, count as u64, &again, target as u64).unwrap();
+        app.memcpy(again.at(target as u64), region.at(offset as u64), count as u64).unwrap();
         model.copy_within(offset..offset + count, target);
         assert!(bytes_of(&again).unwrap() == model, "{offset} to {target}");
     }
     let size = length;
     let (offset, copied) = (u64::MAX - 3, 8);
     assert_access(
-        region.copy(0, 8, &again, offset),
+        app.memcpy(again.at(offset), region.at(0), 8),
         AccessError::OutOfBounds { offset, length: copied, size },
     );
+    // A handle of another process is none of this one's.
+    let other = attach(&node.address);
+    let own = other.malloc(100, Spec::here()).unwrap();
+    assert_access(other.memcpy(own.at(0), region.at(0), 8), AccessError::NoHandle);
+    assert_access(other.memcpy(region.at(0), own.at(0), 8), AccessError::NoHandle);
+    assert!(bytes_of(&region).unwrap() == model);
 }
 
 #[test]
@@ -120,6 +126,52 @@ fn the_kernel_says_who_a_process_is_and_rights_are_those_of_its_principal() {
     assert!(matches!(view.grant("bob", Rights::READ), Err(RequestError::Access(AccessError::Denied { .. }))));
     assert!(matches!(view.free(), Err(RequestError::Access(AccessError::Denied { .. }))));
     assert_eq!(bytes_of(&region).unwrap(), [0; 4096]);
+}
+
+#[test]
+fn a_right_that_is_revoked_ends_the_handles_of_processes() {
+    let tag = tag("revoke");
+    let user = rustix::process::geteuid().as_raw();
+    let named = |name: &str| BTreeMap::from([(user, name.to_owned())]);
+    let one = serve(config(&tag, &["one", "two"], "one"), &tag, |settings| settings.users = named("alice"));
+    let two = serve(config(&tag, &["one", "two"], "two"), &tag, |settings| settings.users = named("bob"));
+    let (alice, bob) = (attach(&one.address), attach(&two.address));
+    let both = Rights::READ.with(Rights::WRITE);
+    for store in ["one", "two"] {
+        let region = alice.malloc(600_000, Spec::on(store).named(store).grant("bob", both)).unwrap();
+        let (view, reader) = (bob.map(store, both).unwrap(), bob.map(store, Rights::READ).unwrap());
+        assert!(matches!(
+            view.revoke("alice", Rights::ALL),
+            Err(RequestError::Access(AccessError::Denied { .. }))
+        ));
+        let begun = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let error = loop {
+                    let number = begun.fetch_add(1, std::sync::atomic::Ordering::AcqRel) + 1;
+                    if let Err(error) = view.write(0, &number.to_le_bytes().repeat(100)) {
+                        break error;
+                    }
+                };
+                assert_access::<()>(Err(error), AccessError::Revoked);
+            });
+            wait("some writes", || (begun.load(std::sync::atomic::Ordering::Acquire) > 20).then_some(()));
+            assert_eq!(region.revoke("bob", Rights::WRITE).unwrap(), Rights::READ);
+            let found = bytes_of(&region).unwrap();
+            for _ in 0..50 {
+                assert!(bytes_of(&region).unwrap() == found, "a write landed after the revocation");
+            }
+        });
+        assert_access(view.read(0, &mut [0; 8]), AccessError::Revoked);
+        assert_access(view.write(0, &[0; 600_000]), AccessError::Revoked);
+        assert_access(bob.memcpy(view.at(8), view.at(0), 8), AccessError::Revoked);
+        reader.read(0, &mut [0; 8]).unwrap();
+        let (wanted, has) = (both, Rights::READ);
+        assert_refused(bob.map(store, both), RecordError::Denied { wanted, has });
+        assert_eq!(region.revoke_anyone(Rights::ALL).unwrap(), Rights::NONE);
+        assert_refused(region.revoke("alice", Rights::MASTER), RecordError::from(GrantError::LastMaster));
+        region.free().unwrap();
+    }
 }
 
 #[test]

@@ -169,6 +169,57 @@ fn the_end_waits_for_operations_that_have_begun_and_ends_the_others() {
     assert_eq!(wait(begun).unwrap(), 5);
 }
 
+/// Returns whether an operation has ended.
+fn is_ready<T>(operation: &mut Operation<T>) -> bool {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    Pin::new(operation).poll(&mut Context::from_waker(&waker)).is_ready()
+}
+
+#[test]
+fn a_fence_waits_for_all_operations_before_it_and_for_no_later_one() {
+    let (operations, gate) = start(1, 9);
+    wait(operations.fence());
+    let begun = operations.fetch_add(&gate, 0, 1);
+    let waiting = operations.clone().write(&gate, 0, vec![0; 4]);
+    let given_up = operations.memset(&gate, 0, 1, 1);
+    let mut fences = [operations.fence(), operations.within(HANG).fence()];
+    drop((given_up, operations.fence()));
+    gate.wait(|counts| counts.begun == 1);
+    assert!(!fences.iter_mut().any(is_ready));
+    gate.open();
+    fences.into_iter().for_each(wait);
+    assert_eq!(gate.counts().ended, 2);
+    assert_eq!(wait(begun).unwrap(), 5);
+    assert!(wait(waiting).1.is_ok());
+
+    // The operation after the fence waits at the gate.
+    let (operations, gate) = start(2, 9);
+    let first = operations.fetch_add(&gate, 0, 1);
+    let mut fence = operations.fence();
+    gate.wait(|counts| counts.begun == 1);
+    let later = operations.fetch_add(&gate, 0, 1);
+    gate.wait(|counts| counts.begun == 2);
+    assert!(!is_ready(&mut fence));
+    gate.open();
+    wait(fence);
+    assert_eq!((wait(first).unwrap(), wait(later).unwrap()), (5, 5));
+
+    // Operations that end without a thread pass it, too.
+    let (operations, gate) = start(1, 9);
+    let begun = operations.fetch_add(&gate, 0, 1);
+    gate.wait(|counts| counts.begun == 1);
+    let refused = operations.within(Duration::ZERO).fetch_add(&gate, 0, 1);
+    let ended = operations.fetch_add(&gate, 0, 1);
+    let fence = operations.fence();
+    let ending = std::thread::spawn(move || drop(operations));
+    assert!(matches!(wait(ended), Err(OperationError::Ended)));
+    assert!(wait(refused).is_err());
+    gate.open();
+    wait(fence);
+    ending.join().unwrap();
+    assert_eq!(wait(begun).unwrap(), 5);
+}
+
 #[test]
 fn settings_without_a_meaning_are_refused() {
     for threads in [0, 65] {

@@ -215,7 +215,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             ProcessRequest::Copy { handle, offset, length, to, target } => {
                 within(length as usize, MAX_CHANGED)?;
                 let to = process.region(to)?;
-                process.region(handle)?.within(time).copy(offset, length.into(), &to, target)?;
+                let from = process.region(handle)?;
+                process.tier.memcpy_within(time, to.at(target), from.at(offset), length.into())?;
             }
             ProcessRequest::Direct { handle } => return Ok(self.direct(&process, handle)?.encode()),
             ProcessRequest::LetGo { number } => process.directs.let_go(self.tier.node(), number)?,
@@ -258,8 +259,11 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             }
             ProcessRequest::Move { handle, node } => process.region(handle)?.move_to(&node)?,
             ProcessRequest::Grant { handle, to, rights } => process.region(handle)?.grant_to(to, rights)?,
+            ProcessRequest::Revoke { handle, from, rights } => {
+                return Ok(vec![process.region(handle)?.revoke_from(from, rights)?.bits()]);
+            }
             ProcessRequest::Status => return Ok(self.status().encode()),
-            ProcessRequest::Leave { force } => return Ok(self.leave(&process, force)?.encode()),
+            ProcessRequest::Operate(request) => return Ok(self.operate_node(&process, request)?),
             ProcessRequest::List { node, from } => {
                 let node = if node.is_empty() { self.tier.name() } else { &node };
                 return Ok(encode_listing(&process.tier.list(node, from)?));

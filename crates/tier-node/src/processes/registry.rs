@@ -13,8 +13,7 @@ use crate::tier::Tier;
 use dunlin_fabric::{Fabric, PeerIdentity};
 use dunlin_rpc::ConnectionObserver;
 use dunlin_tier::process::{
-    Attached, Holdings, MAX_HELD_NAMES, MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Problem,
-    ProcessStatus, Ran, Secret,
+    Attached, MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Problem, ProcessStatus, Ran, Secret,
 };
 use dunlin_tier::qos::Policy;
 use dunlin_tier::{LmrId, Member, Priority, Slots};
@@ -520,20 +519,6 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             trouble,
             processes: processes.collect(),
         }
-    }
-
-    /// Answers a request to leave.
-    pub(super) fn leave(&self, process: &Process<F, P>, force: bool) -> Result<Holdings, Problem> {
-        if process.peer.user.is_none_or(|user| !self.config.operators.contains(&user)) {
-            return Err(Problem::NotOperator);
-        }
-        let (names, named) = self.tier.named_regions(MAX_HELD_NAMES);
-        let bytes = self.tier.lent_memory();
-        let leaves = force || (named == 0 && bytes == 0);
-        if leaves {
-            self.leaves.store(true, Ordering::Relaxed);
-        }
-        Ok(Holdings { leaves, names, named, bytes })
     }
 }
 

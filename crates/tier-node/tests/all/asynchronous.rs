@@ -64,9 +64,22 @@ fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Ti
     assert_eq!(taken.into_iter().filter(|taken| *taken.as_ref().unwrap()).count(), 1);
     assert_eq!(one(host, operations.compare_swap(&region, 16, 1, 9)).unwrap(), 1);
     assert!(!region.test_set(16).unwrap());
-    one(host, operations.copy(&region, PART, 5 * PART, &region, 2 * PART)).unwrap();
+    one(host, operations.memcpy((&region, 2 * PART), (&region, PART), 5 * PART)).unwrap();
     let (bytes, result) = one(host, operations.read(&region, 6 * PART, vec![0; 1000]));
     assert!(result.is_ok() && bytes == [5; 1000]);
+
+    // Writes before a fence are placed when it is passed.
+    let writes: Vec<_> = (7..12).map(|at| operations.write(&region, at * PART, vec![91; 1000])).collect();
+    one(host, operations.fence());
+    let mut found = vec![0; 5000];
+    region.read(7 * PART, &mut found).unwrap();
+    assert!(found == [91; 5000]);
+    drop(writes);
+    let (bytes, notified) =
+        one(host, operations.write_notify(&region, 12 * PART, vec![92; 1000], 14 * PART, 77));
+    assert!(notified.is_ok() && bytes == [92; 1000]);
+    let (bytes, read) = one(host, operations.read(&region, 12 * PART, vec![0; 2008]));
+    assert!(read.is_ok() && bytes[..1000] == [92; 1000] && bytes[2000..] == 77u64.to_le_bytes());
 
     // A refused operation gives its buffer back.
     let (bytes, refused) = one(host, operations.write(&region, 40 * PART - 1, vec![1; 2]));
@@ -76,7 +89,7 @@ fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Ti
     let weak = alice.map("a/1", Rights::READ).map(Arc::new).unwrap();
     let denied = AccessError::Denied { needs: Rights::WRITE, has: Rights::READ };
     assert_access(one(host, operations.test_set(&weak, 0)), denied);
-    assert_access(one(host, operations.copy(&region, 0, 8, &weak, 0)), denied);
+    assert_access(one(host, operations.memcpy((&weak, 0), (&region, 0), 8)), denied);
     let late = one(host, operations.within(Duration::ZERO).fetch_add(&region, 8, 1));
     assert!(matches!(late, Err(OperationError::Deadline { may_have_executed: false, .. })), "{late:?}");
 

@@ -221,7 +221,8 @@ pub(crate) fn copies_are_those_of_memory<F: Fabric>(
         for (from, to) in [(0, 1), (1, 0), (0, 0), (1, 1)] {
             // The nodes that store the source read it with their processors.
             pause();
-            let result = regions[from].copy(offset as u64, count as u64, regions[to], target as u64);
+            let (source, place) = (regions[from].at(offset as u64), regions[to].at(target as u64));
+            let result = alice.memcpy(place, source, count as u64);
             result.unwrap_or_else(|error| panic!("{offset} to {target}, {count} bytes: {error:?}"));
             if from == to {
                 models[from].copy_within(offset..offset + count, target);
@@ -234,17 +235,20 @@ pub(crate) fn copies_are_those_of_memory<F: Fabric>(
     }
     let (offset, length, size) = (199_999, 2, 200_000);
     let out = AccessError::OutOfBounds { offset, length, size };
-    assert_access(spread.copy(0, 2, &whole, 199_999), out);
-    assert_access(spread.copy(199_999, 2, &whole, 0), out);
+    assert_access(alice.memcpy(whole.at(199_999), spread.at(0), 2), out);
+    assert_access(alice.memcpy(whole.at(0), spread.at(199_999), 2), out);
     assert_access(
-        spread.copy(0, 8, &whole, u64::MAX - 3),
+        alice.memcpy(whole.at(u64::MAX - 3), spread.at(0), 8),
         AccessError::OutOfBounds { offset: u64::MAX - 3, length: 8, size },
     );
     let own = carol.malloc(100, Spec::here()).unwrap();
     let view = carol.map("target", Rights::READ).unwrap();
     let denied = AccessError::Denied { needs: Rights::WRITE, has: Rights::READ };
-    assert_access(own.copy(0, 100, &view, 0), denied);
-    view.copy(0, 100, &own, 0).unwrap();
+    assert_access(carol.memcpy(view.at(0), own.at(0), 100), denied);
+    // A handle of another node is none of this one's.
+    assert_access(carol.memcpy(whole.at(0), own.at(0), 100), AccessError::NoHandle);
+    assert_access(carol.memcpy(own.at(0), whole.at(0), 100), AccessError::NoHandle);
+    carol.memcpy(own.at(0), view.at(0), 100).unwrap();
     sees(&own, 0, &models[1][..100], pause);
     sees(&whole, 0, &models[1], pause);
     drop((spread, whole));

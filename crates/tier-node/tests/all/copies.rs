@@ -46,7 +46,7 @@ fn the_target_of_a_copy_is_freed_though_the_copying_node_is_killed() {
                 victim.kill();
             };
             let kills = host.spawn("killer", Box::new(kill)).unwrap();
-            match source.copy(0, length, &target, 0) {
+            match alice.memcpy(target.at(0), source.at(0), length) {
                 Ok(()) => done.fetch_add(1, Ordering::Relaxed),
                 Err(_) => cut_short.fetch_add(1, Ordering::Relaxed),
             };

@@ -227,7 +227,7 @@ fn the_time_of_an_operation_is_its_own() {
                 not_begun(none.fetch_add(0, 1).map(drop));
                 not_begun(none.compare_swap(0, 0, 1).map(drop));
                 not_begun(none.memset(0, 30_000, 1));
-                not_begun(none.copy(0, 100, &region, 200));
+                not_begun(tiers[0].memcpy_within(Duration::ZERO, region.at(200), region.at(0), 100));
                 not_begun(none.write_notify(0, &from, 16_000, 1));
                 let list =
                     Operations::new().write(&region, 0, &from).within(Duration::ZERO).run().unwrap_err();
@@ -251,10 +251,11 @@ fn the_time_of_an_operation_is_its_own() {
                 };
                 assert!(outcomes.unwrap().iter().all(ended));
                 // A failed operation leaves nothing behind.
-                for view in [region.within(Duration::MAX), region.within(Duration::from_secs(3))] {
+                for time in [Duration::MAX, Duration::from_secs(3)] {
+                    let view = region.within(time);
                     view.memset(0, 30_000, 3).unwrap();
                     view.fetch_add(20_000, 5).unwrap();
-                    view.copy(0, 8000, &region, 20_008).unwrap();
+                    tiers[0].memcpy_within(time, region.at(20_008), region.at(0), 8000).unwrap();
                     view.read(0, &mut bytes).unwrap();
                     view.write_notify(0, &from, 16_000, 1).unwrap();
                 }

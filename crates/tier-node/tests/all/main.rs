@@ -12,6 +12,7 @@ mod membership;
 mod moves;
 mod publish;
 mod qos;
+mod revoke;
 mod services;
 mod shm;
 mod sim;

@@ -72,7 +72,7 @@ fn regions_move<F: Fabric>(tiers: &[Tier<F>; 3]) {
         next.move_to(["alice", "bob", "carol"][to]).unwrap();
         next.memset(1000, 10, round as u8).unwrap();
         model[1000..1010].fill(round as u8);
-        next.copy(0, 100, &next, 5000).unwrap();
+        alice.memcpy(next.at(5000), next.at(0), 100).unwrap();
         model.copy_within(..100, 5000);
         region = next;
         for (at, tier) in tiers.iter().enumerate() {

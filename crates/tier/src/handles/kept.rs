@@ -5,10 +5,12 @@ use crate::codec::{Reader, Writer};
 use crate::ledger::Entries;
 use crate::message::Malformed;
 use crate::place::LmrId;
+use crate::rights::Principal;
 
 const GONE: u8 = 1;
 const MOVED: u8 = 2;
 const HAS_LAYOUT: u8 = 4;
+const REVOKED: u8 = 8;
 
 impl HandleTable {
     /// The entries of handles begin with this byte in a ledger.
@@ -23,8 +25,9 @@ impl HandleTable {
     pub fn report(&mut self, entries: &mut impl Entries) {
         for slot in self.changes.take() {
             let key = Writer::new(HandleTable::TABLE).u32(slot.swap_bytes()).bytes();
-            match self.entries.get(slot as usize).filter(|entry| entry.state.is_open()) {
-                Some(entry) => entries.put(&key, &encode(entry)),
+            let entry = self.entries.get(slot as usize).filter(|entry| entry.state.is_open());
+            match entry.and_then(|entry| Some((entry, self.slots.get(&(entry.id, slot))?))) {
+                Some((entry, principal)) => entries.put(&key, &encode(entry, principal)),
                 None => entries.remove(&key),
             }
         }
@@ -41,12 +44,12 @@ impl HandleTable {
         if slot as usize >= MAX_HANDLES || (slot as usize) < self.entries.len() {
             return Err(Malformed);
         }
-        let entry = decode(value)?;
+        let (entry, principal) = decode(value)?;
         while self.entries.len() < slot as usize {
             self.free.push(self.entries.len() as u32);
             self.entries.push(Entry { state: State::Free, layout: None, generation: 1, ..entry.clone() });
         }
-        self.slots.insert((entry.id, slot));
+        self.slots.insert((entry.id, slot), principal);
         self.entries.push(entry);
         Ok(())
     }
@@ -58,32 +61,34 @@ impl HandleTable {
     }
 }
 
-fn encode(entry: &Entry) -> Vec<u8> {
+fn encode(entry: &Entry, principal: &Principal) -> Vec<u8> {
     let flags = match entry.state {
         State::Gone => GONE,
         State::Moved => MOVED,
+        State::Revoked => REVOKED,
         _ => 0,
     } | if entry.layout.is_some() { HAS_LAYOUT } else { 0 };
     let writer = Writer::new(flags).u32(entry.generation).u64(entry.length).id(entry.id);
-    let writer = writer.rights(entry.rights);
+    let writer = writer.rights(entry.rights).text(principal.as_str().as_bytes());
     match &entry.layout {
         Some(layout) => writer.layout(layout).bytes(),
         None => writer.bytes(),
     }
 }
 
-fn decode(value: &[u8]) -> Result<Entry, Malformed> {
+fn decode(value: &[u8]) -> Result<(Entry, Principal), Malformed> {
     let mut reader = Reader::new(value);
     let (flags, generation, length) = (reader.u8()?, reader.u32()?, reader.u64()?);
-    let (id, rights) = (reader.id()?, reader.rights()?);
+    let (id, rights, principal) = (reader.id()?, reader.rights()?, reader.principal()?);
     let layout = if flags & HAS_LAYOUT != 0 { Some(reader.layout()?) } else { None };
     let state = match flags & !HAS_LAYOUT {
         0 if layout.as_ref().is_some_and(|layout| layout.length() == length) => State::Live,
         GONE => State::Gone,
         MOVED => State::Moved,
+        REVOKED => State::Revoked,
         _ => return Err(Malformed),
     };
-    reader.end(Entry { layout, length, id, generation, in_flight: 0, rights, state })
+    reader.end((Entry { layout, length, id, generation, in_flight: 0, rights, state }, principal))
 }
 
 #[cfg(test)]

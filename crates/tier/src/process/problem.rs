@@ -102,8 +102,10 @@ pub enum Problem {
         /// Whether bytes may have been changed.
         may_have_executed: bool,
     },
-    /// The user of the process may not have the node leave.
+    /// The user of the process does not run the node.
     NotOperator,
+    /// The region was made at another node, whose name this is.
+    MadeAt(String),
     /// The region is not mapped directly.
     NotDirect(NoDirect),
     /// The share of a principal, whose name this is, permits only low priority.
@@ -144,6 +146,7 @@ impl Problem {
             Problem::Access(AccessError::NoHandle) => kind(1),
             Problem::Access(AccessError::Gone) => kind(2),
             Problem::Access(AccessError::Moved) => kind(37),
+            Problem::Access(AccessError::Revoked) => kind(43),
             Problem::Access(AccessError::Denied { needs, has }) => kind(3).rights(*needs).rights(*has),
             Problem::Access(AccessError::OutOfBounds { offset, length, size }) => {
                 kind(4).u64(*offset).u64(*length).u64(*size)
@@ -198,6 +201,7 @@ impl Problem {
             Problem::BufferExtents(limit) => kind(42).u16(*limit),
             Problem::NotHeld => kind(31),
             Problem::NotOperator => kind(36),
+            Problem::MadeAt(node) => kind(44).text(cut(node)),
             Problem::NotDirect(reason) => kind(38).u8(*reason as u8),
             Problem::Priority(principal) => kind(39).text(cut(principal)),
             Problem::Other { text, may_have_executed } => {
@@ -214,6 +218,7 @@ impl Problem {
             1 => Problem::Access(AccessError::NoHandle),
             2 => Problem::Access(AccessError::Gone),
             37 => Problem::Access(AccessError::Moved),
+            43 => Problem::Access(AccessError::Revoked),
             3 => Problem::Access(AccessError::Denied { needs: reader.rights()?, has: reader.rights()? }),
             4 => {
                 let (offset, length) = (reader.u64()?, reader.u64()?);
@@ -263,6 +268,7 @@ impl Problem {
             42 => Problem::BufferExtents(reader.u16()?),
             31 => Problem::NotHeld,
             36 => Problem::NotOperator,
+            44 => Problem::MadeAt(reader.string()?),
             38 => Problem::NotDirect(NoDirect::from_wire(reader.u8()?).ok_or(Malformed)?),
             39 => Problem::Priority(reader.string()?),
             32 => {

@@ -3,6 +3,7 @@ use crate::access::AccessError;
 use crate::handles::TableError;
 use crate::membership::MemberState;
 use crate::message::Refusal;
+use crate::place::{LmrId, NodeId};
 use crate::record::{Listed, RecordError};
 use crate::rights::Principal;
 use proptest::prelude::*;
@@ -93,9 +94,31 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
             to,
             rights
         }),
+        (any::<u64>(), grantee(), rights()).prop_map(|(handle, from, rights)| ProcessRequest::Revoke {
+            handle,
+            from,
+            rights
+        }),
         Just(ProcessRequest::Status),
-        any::<bool>().prop_map(|force| ProcessRequest::Leave { force }),
+        operator().prop_map(ProcessRequest::Operate),
         ("[a-z]{0,255}", any::<u32>()).prop_map(|(node, from)| ProcessRequest::List { node, from }),
+    ]
+}
+
+fn lmr_id() -> impl Strategy<Value = LmrId> {
+    (any::<u16>(), any::<u32>(), any::<u64>()).prop_map(|(node, slot, generation)| LmrId {
+        node: NodeId(node),
+        slot,
+        generation,
+    })
+}
+
+fn operator() -> impl Strategy<Value = OperatorRequest> {
+    prop_oneof![
+        any::<bool>().prop_map(|force| OperatorRequest::Leave { force }),
+        name().prop_map(|name| OperatorRequest::FreeNamed { name }),
+        prop::option::of(lmr_id()).prop_map(|after| OperatorRequest::Lent { after }),
+        (lmr_id(), "[a-z]{0,255}").prop_map(|(id, to)| OperatorRequest::MoveAway { id, to }),
     ]
 }
 
@@ -110,6 +133,7 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
         Just(AccessError::NoHandle),
         Just(AccessError::Gone),
         Just(AccessError::Moved),
+        Just(AccessError::Revoked),
         (rights(), rights()).prop_map(|(needs, has)| AccessError::Denied { needs, has }),
         any::<[u64; 3]>().prop_map(|[offset, length, size]| AccessError::OutOfBounds {
             offset,
@@ -148,6 +172,7 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
             .prop_map(|(node, may_have_executed)| Problem::Deadline { node, may_have_executed }),
         "[a-z]{1,255}".prop_map(Problem::Skipped),
         Just(Problem::NotOperator),
+        "[a-z]{0,255}".prop_map(Problem::MadeAt),
         "[a-z]{0,255}".prop_map(Problem::Priority),
         ("[a-z]{1,255}", any::<u64>(), any::<bool>()).prop_map(|(node, epoch, may_have_executed)| {
             Problem::Dead { node, epoch, may_have_executed }
@@ -275,6 +300,15 @@ proptest! {
         let names = listing.regions.iter().map(|one| one.name.clone()).collect();
         let holdings = Holdings { leaves: numbers[0] % 2 == 0, names, named: numbers[1], bytes: numbers[2] };
         prop_assert_eq!(Holdings::parse(&holdings.encode()), Ok(holdings));
+        let lent = Lent {
+            more: numbers[0] % 3 == 0,
+            regions: (0..numbers[1] % 5).map(|at| LentRegion {
+                id: LmrId { node: NodeId(at as u16), slot: 7, generation: numbers[2] },
+                bytes: numbers[1],
+                node: "n".repeat(at as usize),
+            }).collect(),
+        };
+        prop_assert_eq!(Lent::parse(&lent.encode()), Ok(lent));
         prop_assert_eq!(parse_listing(&encode_listing(&listing)), Ok(listing));
         let opened = Opened { handle: numbers[0], length: numbers[1], region: numbers[2] };
         prop_assert_eq!(Opened::parse(&opened.encode()), Ok(opened));
@@ -292,7 +326,7 @@ proptest! {
         function in 0u16..33, bytes in prop::collection::vec(any::<u8>(), 0..300), request in request(),
         problem in problem(), status in status(), listing in listing(), cut in any::<prop::sample::Index>(),
     ) {
-        let _ = Holdings::parse(&bytes);
+        let _ = (Holdings::parse(&bytes), Lent::parse(&bytes));
         let _ = (ProcessRequest::parse(function, &bytes), Problem::parse(&bytes), NodeStatus::parse(&bytes));
         let _ = (Attached::parse(&bytes), Opened::parse(&bytes), parse_listing(&bytes));
         let good = encoded(&request);

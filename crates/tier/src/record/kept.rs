@@ -1,11 +1,10 @@
 //! Records in a ledger, and their recovery by the next life of the node.
 
-use super::{Directory, Grants, MAX_RECORDS, Record, Slot};
+use super::{Directory, MAX_RECORDS, Record, Slot};
 use crate::codec::{Reader, Writer};
 use crate::ledger::Entries;
 use crate::message::Malformed;
 use crate::place::{LmrId, NodeId};
-use crate::rights::{Grantee, MAX_GRANTS, Rights};
 use std::collections::BTreeMap;
 
 const RESERVED: u8 = 1;
@@ -146,10 +145,7 @@ fn encode(slot: &Slot) -> Vec<u8> {
     if let Some(name) = &record.name {
         writer = writer.text(name.as_bytes());
     }
-    writer = writer.u8(record.grants.iter().count() as u8);
-    for (grantee, rights) in record.grants.iter() {
-        writer = writer.grantee(grantee).rights(rights);
-    }
+    writer = writer.grants(&record.grants);
     writer = writer.u32(record.mappers.len() as u32);
     for (mapper, count) in &record.mappers {
         writer = writer.u16(mapper.0).u32(*count);
@@ -170,12 +166,7 @@ fn decode(id: LmrId, value: &[u8]) -> Result<Slot, Malformed> {
     let id = LmrId { generation, ..id };
     let (flags, memory, layout) = (reader.u8()?, reader.id()?, reader.layout()?);
     let name = if flags & HAS_NAME != 0 { Some(reader.name()?) } else { None };
-    let count = reader.u8()?;
-    if usize::from(count) > MAX_GRANTS {
-        return Err(Malformed);
-    }
-    let grants = (0..count).map(|_| Ok((reader.grantee()?, reader.rights()?)));
-    let grants = Grants::recovered(grants.collect::<Result<Vec<(Grantee, Rights)>, Malformed>>()?);
+    let grants = reader.grants()?;
     let mut mappers = BTreeMap::new();
     for _ in 0..reader.u32()? {
         mappers.insert(NodeId(reader.u16()?), reader.u32()?);

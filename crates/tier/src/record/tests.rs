@@ -108,26 +108,26 @@ fn a_move_changes_the_places_in_one_step_and_every_id_names_the_region() {
     let mut directory = Directory::new(ME, 9);
     let (alice, bob) = (principal("alice"), principal("bob"));
     let unnamed = made(&mut directory, None);
-    assert!(matches!(directory.begin_move(unnamed, &alice), Err(RecordError::NoName)));
+    assert!(matches!(directory.begin_move(unnamed, Some(&alice)), Err(RecordError::NoName)));
     let id = made(&mut directory, Some("a"));
-    assert!(matches!(directory.begin_move(id, &bob), Err(RecordError::NoSuch)));
+    assert!(matches!(directory.begin_move(id, Some(&bob)), Err(RecordError::NoSuch)));
     directory.grant(id, &alice, Grantee::Principal(bob.clone()), Rights::READ).unwrap();
-    assert!(matches!(directory.begin_move(id, &bob), Err(RecordError::Denied { .. })));
+    assert!(matches!(directory.begin_move(id, Some(&bob)), Err(RecordError::Denied { .. })));
     let before = directory.map(id, &bob, Rights::READ, NodeId(2)).unwrap();
     assert_eq!(before.id, id);
 
-    let leaving = directory.begin_move(id, &alice).unwrap();
+    let leaving = directory.begin_move(id, Some(&alice)).unwrap();
     assert_eq!((leaving.memory, &leaving.layout), (id, &layout()));
     assert_eq!(leaving.machine.mappers().collect::<Vec<_>>(), [NodeId(2), ME]);
     assert_eq!(directory.map(id, &bob, Rights::READ, NodeId(2)), Err(RecordError::Moving));
     assert!(matches!(directory.begin_free(id, Some(&alice)), Err(RecordError::Moving)));
-    assert!(matches!(directory.begin_move(id, &alice), Err(RecordError::Moving)));
+    assert!(matches!(directory.begin_move(id, Some(&alice)), Err(RecordError::Moving)));
     directory.abandon_move(id);
     assert_eq!(directory.map(id, &bob, Rights::READ, NodeId(2)), Ok(before));
 
     let mut last = id;
     for node in 5..8 {
-        directory.begin_move(last, &alice).unwrap();
+        directory.begin_move(last, Some(&alice)).unwrap();
         let to = directory.reserve().unwrap();
         let piece = Piece { node: NodeId(node), extent: 0, length: 64, offset: 0 };
         let places = Layout::new(vec![piece]).unwrap();
@@ -158,7 +158,7 @@ fn a_move_ends_though_the_id_by_which_it_began_is_forgotten() {
     let alice = principal("alice");
     let id = made(&mut directory, Some("a"));
     let move_by = |directory: &mut Directory, id| {
-        let leaving = directory.begin_move(id, &alice).unwrap();
+        let leaving = directory.begin_move(id, Some(&alice)).unwrap();
         let to = directory.reserve().unwrap();
         directory.create(to, None, layout(), alice.clone(), ME);
         (leaving, to)
@@ -188,7 +188,7 @@ fn an_old_id_does_not_name_the_next_region_of_the_slot() {
     let id = made(&mut directory, Some("a"));
     let mut places = Vec::new();
     for _ in 0..2 {
-        directory.begin_move(id, &alice).unwrap();
+        directory.begin_move(id, Some(&alice)).unwrap();
         let to = directory.reserve().unwrap();
         directory.create(to, None, layout(), alice.clone(), ME);
         directory.finish_move(id, to).unwrap();
@@ -286,4 +286,30 @@ fn a_list_has_what_the_principal_may_use_in_parts() {
     assert!(found.iter().all(|listed| listed.rights == Rights::ALL && listed.length == 64));
     assert_eq!(directory.list(&principal("bob"), 0), Listing::default());
     assert_eq!(directory.list(&principal("alice"), u32::MAX), Listing::default());
+}
+
+#[test]
+fn a_revocation_begins_with_the_mappers_and_the_grants_that_are_left() {
+    let mut directory = Directory::new(ME, 9);
+    let id = made(&mut directory, Some("a"));
+    let (alice, bob, carol) = (principal("alice"), principal("bob"), principal("carol"));
+    let to = |principal: &Principal| Grantee::Principal(principal.clone());
+    directory.grant(id, &alice, to(&bob), Rights::READ.with(Rights::WRITE)).unwrap();
+    directory.map(id, &bob, Rights::WRITE, NodeId(8)).unwrap();
+    let from = to(&bob);
+    let refused = |directory: &mut Directory, by| directory.begin_revoke(id, by, &from, Rights::WRITE);
+    assert!(matches!(refused(&mut directory, &carol), Err(RecordError::NoSuch)));
+    assert!(matches!(refused(&mut directory, &bob), Err(RecordError::Denied { .. })));
+    let last = directory.begin_revoke(id, &alice, &to(&alice), Rights::MASTER);
+    assert!(matches!(last, Err(RecordError::Grant(GrantError::LastMaster))));
+
+    let revoking = directory.begin_revoke(id, &alice, &from, Rights::WRITE).unwrap();
+    assert_eq!((revoking.memory, revoking.left), (id, Rights::READ));
+    assert!(revoking.machine.mappers().eq([ME, NodeId(8)]) && !revoking.machine.is_harmless());
+    assert_eq!(revoking.grants.of(&bob), Rights::READ);
+    let (wanted, has) = (Rights::WRITE, Rights::READ);
+    assert!(matches!(
+        directory.map(id, &bob, wanted, NodeId(8)),
+        Err(RecordError::Denied { wanted: asked, has: left }) if (asked, left) == (wanted, has)
+    ));
 }

@@ -1,6 +1,6 @@
-//! All runs of one free with three nodes, two mappers and at most one crash: messages in any order, any number of
-//! times, lost with the node that they go to; a coordinator that may take any mapper for silent at any time. The
-//! mappers use the real [`HandleTable`], the coordinator the real [`Retirement`].
+//! All runs of one free, move or revocation with three nodes, two mappers and at most one crash: messages in any order,
+//! any number of times, lost with the node that they go to; a coordinator that may take any mapper for silent at any
+//! time. The mappers use the real [`HandleTable`], the coordinator the real [`Retirement`].
 
 #![allow(clippy::disallowed_types)]
 
@@ -9,7 +9,7 @@ use crate::access::Kind;
 use crate::cut::Layout;
 use crate::handles::{Handle, HandleTable, MapTicket, Operation};
 use crate::place::{LmrId, NodeId, Piece};
-use crate::rights::Rights;
+use crate::rights::{Grantee, Grants, Principal, Rights};
 use std::collections::{BTreeSet, HashSet};
 
 /// The node that keeps the record.
@@ -46,9 +46,13 @@ enum Bug {
     LetGoAtOnce,
     /// A region that moves is mapped at its old place.
     MappedWhileMoving,
+    /// The caller of a revocation is answered while mappers have operations in flight.
+    RevokedAtOnce,
+    /// A mapper forgets a restriction that overtakes the answer to its map request.
+    RestrictionForgotten,
 }
 
-const BUGS: [Bug; 12] = [
+const BUGS: [Bug; 14] = [
     Bug::SilentIsStopped,
     Bug::ReleaseAtOnce,
     Bug::StopWithoutDraining,
@@ -61,6 +65,8 @@ const BUGS: [Bug; 12] = [
     Bug::CopyAtOnce,
     Bug::LetGoAtOnce,
     Bug::MappedWhileMoving,
+    Bug::RevokedAtOnce,
+    Bug::RestrictionForgotten,
 ];
 
 /// A message that is under way. A request and its execution are one step, since a request is sent again until its
@@ -78,8 +84,8 @@ enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Wish {
     NotYet,
-    /// The map request is pending; the losses when it was sent.
-    Asked(u64),
+    /// The map request is pending; its ticket.
+    Asked((u64, u64)),
     /// Mapped, refused or freed.
     Over,
 }
@@ -115,7 +121,9 @@ struct World {
     released: [bool; 3],
     crashed: Option<usize>,
     moved: Moved,
-    /// Freed memory was touched, a write was lost, or the region has no place.
+    /// The caller of a revocation was told that it is done.
+    revoked: bool,
+    /// Freed memory was touched, a write was lost or came after its right had ended, or the region has no place.
     violated: bool,
 }
 
@@ -131,17 +139,39 @@ enum Moved {
     GivenUp,
 }
 
+/// What happens to the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aim {
+    Free,
+    /// It moves to memory that no mapper uses here.
+    Move,
+    /// The principal of the mappers loses its rights.
+    Revoke,
+}
+
 struct Explorer {
     stores: Vec<usize>,
     /// Whether a node may crash.
     crash: bool,
-    /// The region is not freed but moved to memory that no mapper uses here.
-    moves: bool,
+    aim: Aim,
     bug: Bug,
 }
 
 /// Adds the state after a change, if that differs.
 type Step<'a> = &'a mut dyn FnMut(&dyn Fn(&mut World));
+
+/// The principal of the mappers.
+fn user() -> Principal {
+    Principal::new("user").unwrap()
+}
+
+/// The grants of a region after the revocation.
+fn grants() -> Grants {
+    let master = Principal::new("master").unwrap();
+    let mut grants = Grants::of_creator(master.clone());
+    grants.grant(&master, Grantee::Principal(user()), Rights::READ).unwrap();
+    grants
+}
 
 fn node(number: usize) -> NodeId {
     NodeId(number as u16)
@@ -164,7 +194,8 @@ impl Explorer {
         };
         let mut first = fresh();
         let ticket = first.table.begin_map().unwrap();
-        first.handle = Some(first.table.finish_map(ticket, ID, Rights::ALL, self.layout()).unwrap());
+        first.handle =
+            Some(first.table.finish_map(ticket, ID, (&user(), Rights::ALL), self.layout()).unwrap());
         first.wish = Wish::Over;
         for store in &self.stores {
             first.connected[*store] = true;
@@ -179,6 +210,7 @@ impl Explorer {
             released: [false; 3],
             crashed: None,
             moved: Moved::NotYet,
+            revoked: false,
             violated: false,
         }
     }
@@ -223,7 +255,8 @@ impl Explorer {
                 step(&|world| {
                     // A write that lands after the copy is lost.
                     let is_lost = matches!(world.moved, Moved::Copied | Moved::Published);
-                    world.violated |= world.released[posted.store] || is_lost;
+                    // So is one that comes after its right has ended.
+                    world.violated |= world.released[posted.store] || is_lost || world.revoked;
                     world.mappers[index].posted = Some(Posted { landed: true, ..posted });
                 });
             }
@@ -235,12 +268,15 @@ impl Explorer {
         let Some(free) = &world.free else {
             step(&|world| {
                 let stores = self.stores.iter().map(|store| node(*store));
-                let begin = if self.moves { Retirement::held } else { Retirement::new };
+                let begin = if self.aim == Aim::Free { Retirement::new } else { Retirement::held };
                 world.free = Some(begin(world.listed.iter().copied(), stores));
             });
             return;
         };
-        if self.moves {
+        if self.aim == Aim::Revoke && (free.is_harmless() || self.bug == Bug::RevokedAtOnce) {
+            step(&|world| world.revoked = true);
+        }
+        if self.aim == Aim::Move {
             self.relocate(world, free, step);
             if world.moved == Moved::GivenUp {
                 return;
@@ -294,8 +330,12 @@ impl Explorer {
             Command::Stop { mapper } if alive(world, mapper) => {
                 let table = &mut world.mappers[index_of(mapper)].table;
                 let before = table.clone();
-                let drained = table.stop(ID, self.moves);
-                if self.bug == Bug::StopForgotten && before.is_empty() {
+                let drained = match self.aim {
+                    Aim::Revoke => table.restrict(ID, &grants()).is_empty(),
+                    aim => table.stop(ID, aim == Aim::Move),
+                };
+                let is_forgotten = matches!(self.bug, Bug::StopForgotten | Bug::RestrictionForgotten);
+                if is_forgotten && before.is_empty() {
                     *table = before;
                 }
                 if drained || self.bug == Bug::StopWithoutDraining {
@@ -317,7 +357,7 @@ impl Explorer {
             Command::Release { store } if alive(world, store) => {
                 world.released[usize::from(store.0)] = true;
                 // Neither the old place nor the new one is the region's.
-                world.violated |= self.moves && world.moved != Moved::Published;
+                world.violated |= self.aim == Aim::Move && world.moved != Moved::Published;
                 world.messages.insert(Message::Released(store));
             }
             _ => {}
@@ -341,13 +381,14 @@ impl Explorer {
                     world.listed.insert(node(MAPPERS[index]));
                 }
                 let mapper = &mut world.mappers[index];
-                let Wish::Asked(losses) = mapper.wish else { return };
-                let current = mapper.table.begin_map().map_or(0, |ticket| ticket.losses());
+                let Wish::Asked((losses, number)) = mapper.wish else { return };
+                let current = mapper.table.begin_map().map_or(0, |ticket| ticket.of_model().0);
                 let survives = self.bug == Bug::AnswerSurvivesFence;
-                let ticket = MapTicket::for_model(if survives { current } else { losses });
+                let ticket = MapTicket::for_model((if survives { current } else { losses }, number));
                 // The ticket that told the current number of losses ends here, too.
-                mapper.table.abandon_map(MapTicket::for_model(0));
-                mapper.handle = mapper.table.finish_map(ticket, ID, Rights::ALL, self.layout()).ok();
+                mapper.table.abandon_map(MapTicket::for_model((0, 0)));
+                mapper.handle =
+                    mapper.table.finish_map(ticket, ID, (&user(), Rights::ALL), self.layout()).ok();
                 mapper.wish = Wish::Over;
             }
             _ => {}
@@ -380,12 +421,12 @@ impl Explorer {
                 let mapper = &mut world.mappers[index];
                 // Once a move is given up, the region is mapped where it was.
                 let is_refused = world.free.is_some() && world.moved != Moved::GivenUp;
-                if is_refused && !(self.moves && self.bug == Bug::MappedWhileMoving) {
+                if is_refused && !(self.aim == Aim::Move && self.bug == Bug::MappedWhileMoving) {
                     mapper.wish = Wish::Over;
                     return;
                 }
                 // The request and its treatment at the record's node are one step; the answer is under way.
-                mapper.wish = Wish::Asked(mapper.table.begin_map().unwrap().losses());
+                mapper.wish = Wish::Asked(mapper.table.begin_map().unwrap().of_model());
                 if self.bug != Bug::ListedWithTheAnswer {
                     world.listed.insert(node(MAPPERS[index]));
                 }
@@ -446,7 +487,7 @@ impl Explorer {
         Ok(seen.len())
     }
 
-    /// In a state that only a crash can leave, the free is done, and no handle of the region works.
+    /// In a state that only a crash can leave, the free or the revocation is done, and no handle of the region works.
     fn check_end(&self, world: &World) {
         if self.bug != Bug::None || world.crashed == Some(COORDINATOR) {
             return;
@@ -455,11 +496,12 @@ impl Explorer {
             return;
         }
         let is_crashed = world.crashed.is_some_and(|crashed| self.stores.contains(&crashed));
-        let ended = world.free.as_ref().is_some_and(Retirement::is_done);
-        assert!(ended || (self.moves && is_crashed), "the free does not end: {world:#?}");
+        let is_done = if self.aim == Aim::Revoke { Retirement::is_harmless } else { Retirement::is_done };
+        let ended = world.free.as_ref().is_some_and(is_done);
+        assert!(ended || (self.aim == Aim::Move && is_crashed), "the free does not end: {world:#?}");
         for (mapper, number) in world.mappers.iter().zip(MAPPERS) {
             let mut table = mapper.table.clone();
-            let usable = mapper.handle.is_some_and(|handle| table.begin(handle, Kind::Read, 0, 8).is_ok());
+            let usable = mapper.handle.is_some_and(|handle| table.begin(handle, Kind::Write, 0, 8).is_ok());
             // A mapper that is cut off may hold a handle; it loses the handle when it connects.
             let cut_off = self.stores.iter().all(|store| !mapper.connected[*store]);
             assert!(!usable || cut_off || world.crashed == Some(number), "a handle survives: {world:#?}");
@@ -471,41 +513,53 @@ impl Explorer {
 /// spread over two nodes, and none crashes: with a crash, that is a million states.
 const CASES: [(&[usize], bool); 4] = [(&[0], true), (&[1], true), (&[2], true), (&[0, 2], false)];
 
-fn explore(stores: &[usize], crash: bool, moves: bool) {
-    match (Explorer { stores: stores.to_vec(), crash, moves, bug: Bug::None }).explore() {
+fn explore(stores: &[usize], crash: bool, aim: Aim) {
+    match (Explorer { stores: stores.to_vec(), crash, aim, bug: Bug::None }).explore() {
         Ok(states) => {
-            println!("stores {stores:?}, moves {moves}: {states} states");
+            println!("stores {stores:?}, {aim:?}: {states} states");
             assert!(states > 1000, "{states} states");
         }
-        Err(world) => panic!("freed memory is touched, or bytes are lost: {world:#?}"),
+        Err(world) => {
+            panic!("freed memory is touched, bytes are lost, or a right outlives its end: {world:#?}")
+        }
     }
 }
 
 #[test]
 fn no_run_touches_freed_memory_and_every_free_ends() {
-    CASES.into_iter().for_each(|(stores, crash)| explore(stores, crash, false));
+    CASES.into_iter().for_each(|(stores, crash)| explore(stores, crash, Aim::Free));
 }
 
 #[test]
 fn no_run_of_a_move_loses_a_write_or_leaves_the_region_without_a_place() {
     // The spread region is among the long ones.
-    CASES.into_iter().take(3).for_each(|(stores, crash)| explore(stores, crash, true));
+    CASES.into_iter().take(3).for_each(|(stores, crash)| explore(stores, crash, Aim::Move));
+}
+
+#[test]
+fn no_run_of_a_revocation_lets_a_write_come_after_its_end() {
+    CASES.into_iter().for_each(|(stores, crash)| explore(stores, crash, Aim::Revoke));
 }
 
 /// A million states, half a minute: `./test properties` runs it.
 #[cfg(feature = "long-exploration")]
 #[test]
 fn no_run_touches_freed_memory_of_a_spread_region_when_a_node_crashes() {
-    explore(&[0, 2], true, false);
-    explore(&[0, 2], false, true);
+    explore(&[0, 2], true, Aim::Free);
+    explore(&[0, 2], false, Aim::Move);
+    explore(&[0, 2], true, Aim::Revoke);
 }
 
 #[test]
 fn every_planted_bug_is_found() {
     for bug in BUGS {
         let finds = |(stores, crash): (&[usize], bool)| {
-            let moves = matches!(bug, Bug::CopyAtOnce | Bug::LetGoAtOnce | Bug::MappedWhileMoving);
-            Explorer { stores: stores.to_vec(), crash, moves, bug }.explore().is_err()
+            let aim = match bug {
+                Bug::CopyAtOnce | Bug::LetGoAtOnce | Bug::MappedWhileMoving => Aim::Move,
+                Bug::RevokedAtOnce | Bug::RestrictionForgotten => Aim::Revoke,
+                _ => Aim::Free,
+            };
+            Explorer { stores: stores.to_vec(), crash, aim, bug }.explore().is_err()
         };
         assert!(CASES.into_iter().any(finds), "{bug:?} is not found");
     }

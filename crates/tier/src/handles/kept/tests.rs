@@ -2,7 +2,7 @@ use super::*;
 use crate::access::{AccessError, Kind};
 use crate::cut::Layout;
 use crate::place::{NodeId, Piece};
-use crate::rights::Rights;
+use crate::rights::{Grants, Principal, Rights};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -29,14 +29,16 @@ fn layout(node: u16) -> Layout {
 proptest! {
     /// Handles that were reported mean the same to the next life, and no others mean anything.
     #[test]
-    fn the_next_life_has_the_same_handles(steps in prop::collection::vec((0u8..6, 0u32..6), 0..40)) {
+    fn the_next_life_has_the_same_handles(steps in prop::collection::vec((0u8..7, 0u32..6), 0..40)) {
         let (mut table, mut kept, mut handles) = (HandleTable::new(), Kept::default(), Vec::new());
         table.watch();
         for (step, at) in steps {
             match step {
                 0 | 1 => {
                     let ticket = table.begin_map().unwrap();
-                    handles.push(table.finish_map(ticket, id(at), Rights::READ, layout(at as u16)).unwrap());
+                    let principal = Principal::new(["alice", "bob"][at as usize % 2]).unwrap();
+                    let mapped = (&principal, Rights::READ);
+                    handles.push(table.finish_map(ticket, id(at), mapped, layout(at as u16)).unwrap());
                 }
                 2 => {
                     if let Some(handle) = handles.get(at as usize) {
@@ -45,6 +47,7 @@ proptest! {
                 }
                 3 => drop(table.stop(id(at), false)),
                 4 => drop(table.stop(id(at), true)),
+                5 => drop(table.restrict(id(at), &Grants::of_creator(Principal::new("alice").unwrap()))),
                 _ => drop(table.lose(NodeId(at as u16))),
             }
             table.report(&mut kept);
@@ -66,7 +69,7 @@ proptest! {
             prop_assert_eq!(next.describe(handle), table.describe(handle));
         }
         let ticket = next.begin_map().unwrap();
-        let new = next.finish_map(ticket, id(9), Rights::READ, layout(1)).unwrap();
+        let new = next.finish_map(ticket, id(9), (&Principal::new("p").unwrap(), Rights::READ), layout(1)).unwrap();
         prop_assert!(next.describe(new).is_ok() && next.len() == table.len() + 1);
     }
 
@@ -87,7 +90,8 @@ fn a_region_that_was_freed_stays_out_of_reach() {
     let (mut table, mut kept) = (HandleTable::new(), Kept::default());
     table.watch();
     let ticket = table.begin_map().unwrap();
-    let handle = table.finish_map(ticket, id(1), Rights::ALL, layout(1)).unwrap();
+    let handle =
+        table.finish_map(ticket, id(1), (&Principal::new("p").unwrap(), Rights::ALL), layout(1)).unwrap();
     table.report(&mut kept);
     table.stop(id(1), false);
     table.report(&mut kept);

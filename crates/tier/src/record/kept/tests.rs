@@ -3,7 +3,7 @@ use crate::cut::Layout;
 use crate::ledger::Entries;
 use crate::name::Name;
 use crate::place::Piece;
-use crate::rights::Principal;
+use crate::rights::{Grantee, Principal, Rights};
 use proptest::prelude::*;
 
 const ME: NodeId = NodeId(4);
@@ -64,7 +64,7 @@ proptest! {
                 (5, Some(id)) => drop(directory.begin_free(id, None)),
                 (6, Some(id)) => directory.forget(id),
                 (7, Some(id)) => drop(directory.charge(id, &alice(), 100, u64::MAX)),
-                (8, Some(id)) if directory.begin_move(id, &alice()).is_ok() => {
+                (8, Some(id)) if directory.begin_move(id, Some(&alice())).is_ok() => {
                     let to = made(&mut directory, None);
                     directory.finish_move(id, to).unwrap();
                 }
@@ -126,11 +126,11 @@ fn work_that_was_under_way_is_found() {
     let reserved = directory.reserve().unwrap();
     // A move that had ended, and one that had not.
     let moved = made(&mut directory, Some("moved"));
-    directory.begin_move(moved, &alice()).unwrap();
+    directory.begin_move(moved, Some(&alice())).unwrap();
     let to = made(&mut directory, None);
     directory.finish_move(moved, to).unwrap();
     let moving = made(&mut directory, Some("moving"));
-    directory.begin_move(moving, &alice()).unwrap();
+    directory.begin_move(moving, Some(&alice())).unwrap();
     let target = directory.reserve().unwrap();
     directory.create(target, None, layout(2), alice(), ME);
     // The node that copies has mapped it.

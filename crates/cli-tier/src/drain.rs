@@ -1,0 +1,157 @@
+//! `dunlin node drain` and `dunlin node free`: the operator of a node empties its memory.
+
+use clap::Args;
+use dunlin::errors::WithSources;
+use dunlin_command::attach::AttachArguments;
+use dunlin_command::interrupt::Interrupt;
+use dunlin_command::output::{self, Failure};
+use dunlin_command::progress;
+use dunlin_report::Unit;
+use dunlin_tier_client::{Lent, LentRegion, Refusal, RequestError, Tier};
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const DRAIN_HELP: &str = "\
+Regions that other nodes made and that have bytes in the memory of this node move to the memory of other nodes, one
+after the other, to the nodes in turns. Processes that use one map its name again, as with dunlin node move. Ctrl-C
+ends the command between two regions: those that have moved stay where they are then. A region stays, and the command
+exits with status 1, if it has no name, if a node does not stop to use it, or if no node has room for it.
+Regions that were made at this node end with it, wherever their bytes are: dunlin node leave lists them. Their users
+copy them to another node (dunlin tier cp there) and free them, or you free them (dunlin node free). Then dunlin node
+leave ends the node without a loss. Other nodes may make new regions here until it has left.
+Only the user who runs the node, and root, may drain it.
+
+Examples:
+  dunlin node drain && dunlin node leave
+  dunlin node drain --to node-2 --to node-3";
+
+const FREE_HELP: &str = "\
+The region is freed for all, whoever is its master, if it was made at this node: dunlin node leave lists those. Masters
+free their regions at any node, with dunlin tier free. Only the user who runs the node, and root, may free regions of
+others.
+
+Examples:
+  dunlin node free data/model
+  dunlin node free data/model --node shm:node-a";
+
+/// The longest wait for the release of memory that regions have left.
+const RELEASED_WITHIN: Duration = Duration::from_secs(5);
+/// The time between two looks at it.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Move the regions of other nodes out of the memory of this host's node.
+#[derive(Args, Debug)]
+#[command(after_help = DRAIN_HELP)]
+pub(crate) struct DrainArguments {
+    /// Node that gets regions; may be repeated [default: all others]
+    #[arg(long, value_name = "NODE")]
+    to: Vec<String>,
+    #[command(flatten)]
+    attach: AttachArguments,
+}
+
+/// Free a region that was made at this host's node, whoever is its master.
+#[derive(Args, Debug)]
+#[command(after_help = FREE_HELP)]
+pub(crate) struct FreeArguments {
+    /// Name of the region
+    name: String,
+    #[command(flatten)]
+    attach: AttachArguments,
+}
+
+pub(crate) fn free(arguments: &FreeArguments) -> Result<ExitCode, Failure> {
+    arguments.attach.attach()?.free_named(&arguments.name).map_err(Failure::new)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the regions of other nodes.
+fn lent(tier: &Tier) -> Result<Vec<LentRegion>, Failure> {
+    let mut all: Vec<LentRegion> = Vec::new();
+    loop {
+        let Lent { regions, more } = tier.lent(all.last()).map_err(Failure::new)?;
+        all.extend(regions);
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+/// Moves a region to the first node that has room, from the `turn`th on.
+fn move_away(tier: &Tier, region: &LentRegion, to: &[String], turn: usize) -> Result<(), RequestError> {
+    let mut failed = None;
+    for at in 0..to.len() {
+        match tier.move_away(region, &to[(turn + at) % to.len()]) {
+            Err(
+                error @ RequestError::Refused {
+                    source: Refusal::OutOfMemory { .. } | Refusal::NotCopied, ..
+                },
+            ) => failed = Some(error),
+            moved => return moved,
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+pub(crate) fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
+    let interrupt = Interrupt::install()?;
+    let tier = arguments.attach.attach()?;
+    let node = tier.node().to_owned();
+    let status = tier.status().map_err(Failure::new)?;
+    let to = if arguments.to.is_empty() {
+        status.nodes.into_iter().filter(|other| *other != node).collect()
+    } else {
+        arguments.to.clone()
+    };
+    if let Some(wrong) = to.iter().find(|to| **to == node) {
+        return Err(Failure::new(format!("{wrong} is the node whose memory is to be emptied")));
+    }
+    let mut all = lent(&tier)?;
+    if to.is_empty() && !all.is_empty() {
+        return Err(Failure::new("there is no other node").help("start one, or give the regions up"));
+    }
+    let bar = progress::bytes(Some(all.iter().map(|region| region.bytes).sum()), &node);
+    let (mut tried, mut stuck, mut moved, mut bytes) = (BTreeSet::new(), 0u64, 0, 0);
+    // Others may make regions here meanwhile.
+    while !all.is_empty() {
+        for region in &all {
+            interrupt.check()?;
+            tried.insert(region.id);
+            match move_away(&tier, region, &to, moved) {
+                Ok(()) => (moved, bytes) = (moved + 1, bytes + region.bytes),
+                Err(error @ (RequestError::NotOperator | RequestError::NoNode(_))) => {
+                    return Err(Failure::new(error));
+                }
+                Err(error) => {
+                    stuck += 1;
+                    let (size, error) = (Unit::Bytes.format(region.bytes as f64), WithSources(&error));
+                    output::note(format_args!("a region of {}, {size} here, stays: {error}", region.node));
+                }
+            }
+            bar.inc(region.bytes);
+        }
+        all = lent(&tier)?;
+        all.retain(|region| !tried.contains(&region.id));
+    }
+    bar.finish_and_clear();
+    await_release(&tier, stuck, &interrupt)?;
+    output::note(format_args!("{moved} regions moved away, {}", Unit::Bytes.format(bytes as f64)));
+    if stuck == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::note(format_args!("{stuck} regions of other nodes stay"));
+    Err(Failure::Negative)
+}
+
+/// Waits for the memory that regions have left, so that the node can leave at once. The nodes that keep their records
+/// go on with a release that takes longer.
+fn await_release(tier: &Tier, stuck: u64, interrupt: &Interrupt) -> Result<(), Failure> {
+    let until = Instant::now() + RELEASED_WITHIN;
+    while lent(tier)?.len() as u64 > stuck && Instant::now() < until {
+        if interrupt.wait(Some(LOOK_EVERY)).is_some() {
+            interrupt.check()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Copies between regions (`LT_memcpy`, `LT_memmove`).
+
+use crate::error::OperationError;
+use crate::lmr::Lmr;
+use crate::tier::Tier;
+use crate::within::{Within, failed};
+use dunlin_fabric::Fabric;
+use dunlin_tier::message::Request;
+use dunlin_tier::{AccessError, Cut, Kind, Rights};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An offset in a mapped region: [`Lmr::at`]. It is checked by the operation that uses it.
+#[derive(Debug)]
+#[must_use = "a position is an argument of Tier::memcpy"]
+pub struct Position<'a, L> {
+    /// The region.
+    pub lmr: &'a L,
+    /// The offset in bytes.
+    pub offset: u64,
+}
+
+impl<L> Clone for Position<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Position<'_, L> {}
+
+impl<F: Fabric> Lmr<F> {
+    /// Returns a position in the region, for [`Tier::memcpy`].
+    pub fn at(&self, offset: u64) -> Position<'_, Lmr<F>> {
+        Position { lmr: self, offset }
+    }
+}
+
+impl<F: Fabric> Tier<F> {
+    /// Copies `length` bytes from a position in a region to one in another region, or in the same one (`LT_memcpy`,
+    /// `LT_memmove`). The arguments have the order of those of C. The nodes that store the source write the bytes to the
+    /// target (section 7.1), so they do not pass through this process. Ranges of one region may overlap: the target has
+    /// the bytes that the source had before.
+    ///
+    /// Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    ///
+    /// # Errors
+    /// The source needs READ, and the target WRITE. A region of another [`Tier`] is refused with
+    /// [`AccessError::NoHandle`]. With [`OperationError::may_have_executed`], any of the bytes may have been copied.
+    pub fn memcpy(
+        &self,
+        to: Position<'_, Lmr<F>>,
+        from: Position<'_, Lmr<F>>,
+        length: u64,
+    ) -> Result<(), OperationError> {
+        self.check_own(to.lmr)?;
+        self.check_own(from.lmr)?;
+        from.lmr.usually().copy(from.offset, length, to.lmr, to.offset)
+    }
+
+    /// As [`memcpy`](Tier::memcpy), with a time of its own: as [`Lmr::within`].
+    ///
+    /// # Errors
+    /// As [`memcpy`](Tier::memcpy), and [`OperationError::Deadline`] once the time is over.
+    pub fn memcpy_within(
+        &self,
+        time: Duration,
+        to: Position<'_, Lmr<F>>,
+        from: Position<'_, Lmr<F>>,
+        length: u64,
+    ) -> Result<(), OperationError> {
+        self.check_own(to.lmr)?;
+        self.check_own(from.lmr)?;
+        from.lmr.within(time).copy(from.offset, length, to.lmr, to.offset)
+    }
+
+    /// Checks that a handle is one of this node's.
+    pub(crate) fn check_own(&self, lmr: &Lmr<F>) -> Result<(), AccessError> {
+        if Arc::ptr_eq(&lmr.running, &self.running) { Ok(()) } else { Err(AccessError::NoHandle) }
+    }
+}
+
+impl<F: Fabric> Within<'_, F> {
+    /// Copies bytes of the region to another one of the same node, or to itself.
+    pub(crate) fn copy(
+        &self,
+        offset: u64,
+        length: u64,
+        to: &Lmr<F>,
+        target: u64,
+    ) -> Result<(), OperationError> {
+        let Lmr { running, id, .. } = self.lmr;
+        let node = &*running.node;
+        // Both are checked here first; the target is checked again by the nodes that write.
+        let (to_id, to_rights, to_length) = node.state().handles.describe(to.handle)?;
+        if !to_rights.contains(Rights::WRITE) {
+            return Err(AccessError::Denied { needs: Rights::WRITE, has: to_rights }.into());
+        }
+        if target > to_length || length > to_length - target {
+            return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
+        }
+        let backwards = to_id == *id && target > offset;
+        node.operate(self.target(), Kind::Read, (offset, length), |_, layout, deadline| {
+            let until = deadline.until(node.fabric.host());
+            let mut is_begun = false;
+            let mut copy = |cut: Cut| {
+                let request = Request::Copy {
+                    owner: *id,
+                    extent: cut.extent,
+                    offset: cut.offset,
+                    length: cut.length,
+                    to: to_id,
+                    target: target + cut.at,
+                    backwards,
+                    principal: to.principal.clone(),
+                };
+                let copied = node.demand(cut.node, request, until).map_err(|error| failed(is_begun, error));
+                is_begun = true;
+                copied.map(drop)
+            };
+            if backwards {
+                let cuts: Vec<Cut> = layout.cut(offset, length, u32::MAX).collect();
+                cuts.into_iter().rev().try_for_each(copy)?;
+            } else {
+                layout.cut(offset, length, u32::MAX).try_for_each(&mut copy)?;
+            }
+            Ok(Some(()))
+        })
+    }
+}
