@@ -1,6 +1,7 @@
 //! Runs every measurement as briefly as possible and checks the form of the results, not the speed. This
 //! test has its own main function, because its process is also the peer of the process pair.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -8,8 +9,8 @@ use std::time::Duration;
 use dunlin_bench::measure::{
     AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, BatchTunerOptions, EventOptions, Findings,
     IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Pace, Session, Singles, ThroughputOptions,
-    TunerGrid, YcsbOptions, YcsbWorkload, atb_latency, atb_mix, atb_throughput, batch_tuner, event,
-    fetch_tuner, idle, key_value, latency, serve_peer_if_asked, throughput, ycsb,
+    TierOptions, TunerGrid, YcsbOptions, YcsbWorkload, atb_latency, atb_mix, atb_throughput, batch_tuner,
+    event, fetch_tuner, idle, key_value, latency, serve_peer_if_asked, throughput, tier, ycsb,
 };
 use dunlin_floor::FloorError;
 use dunlin_report::Row;
@@ -32,6 +33,7 @@ fn main() {
     stores(&mut session);
     sleepers(&mut session);
     quiet_ones(&mut session);
+    tiers(&mut session);
     hinted_alone(&mut session);
     hinted_crowds(&mut session);
     hinted_mixes(&mut session);
@@ -148,6 +150,16 @@ fn quiet_ones(session: &mut Session) {
     let findings = idle(session, &options).expect("measured");
     has_numbers(&findings, &["connections", "seconds"]);
     assert!(findings.rows[0].number("server_cpu_share").is_some());
+}
+
+fn tiers(session: &mut Session) {
+    let findings = tier(session, &TierOptions { rounds: Some(1) }).expect("measured");
+    has_numbers(&findings, &["median_ns"]);
+    let ways: BTreeSet<_> = findings.rows.iter().filter_map(|row| row.get("way")?.as_str()).collect();
+    assert_eq!(ways.len(), 6, "{ways:?}");
+    assert!(findings.rows.iter().filter(|row| row.number("ratio").is_some()).count() > 15);
+    let none = tier(session, &TierOptions { rounds: Some(0) });
+    assert!(matches!(none, Err(MeasureError::BadArgument(_))));
 }
 
 const SLICE: Duration = Duration::from_millis(3);

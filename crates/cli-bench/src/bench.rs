@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use dunlin_bench::measure::{
     ClientsOptions, EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError,
-    Session, Shared, Stop, ThreadsOptions, ThroughputOptions, TypedOptions, clients, event, idle, key_value,
-    latency, serve_peer_if_asked, threads, throughput, typed,
+    Session, Shared, Stop, ThreadsOptions, ThroughputOptions, TierOptions, TypedOptions, clients, event,
+    idle, key_value, latency, serve_peer_if_asked, threads, throughput, tier, typed,
 };
 use dunlin_floor::{LimitOptions, limit};
 use dunlin_report::{Document, Row, markdown};
@@ -159,6 +159,16 @@ pub(crate) enum Bench {
         /// Name of the protocol [default: that of the default plan].
         #[arg(long, value_name = "NAME")]
         protocol: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Measure the memory tier: operations of 64 bytes to 1 MiB by a process that attaches to the node of its host, by one
+    /// that has a node itself, and on mapped memory, beside a call of the engine and copies. Two nodes are in the other
+    /// process.
+    Tier {
+        /// Rounds in which each operation has a slice of 3 ms [default: 31].
+        #[arg(long, value_name = "N")]
+        rounds: Option<usize>,
         #[command(flatten)]
         output: Output,
     },
@@ -312,6 +322,10 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             let findings = idle(&mut session, &options)?;
             let parameters = Row::new().with("connections", connections).with("seconds", seconds);
             (document("bench idle", "shm", parameters, findings), output)
+        }
+        Bench::Tier { rounds, output } => {
+            let findings = tier(&mut session, &TierOptions { rounds })?;
+            (document("bench tier", "shm", Row::new(), findings), output)
         }
         Bench::Atb(_)
         | Bench::Ycsb(_)

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::atb::Handler;
 use super::key_value::{KEY, VALUE};
 use super::process::{ProcessCost, raise_file_limit};
+use super::tier::Nodes;
 use super::typed;
 use crate::atb::AtbProcessor;
 use dunlin_floor::{Subject, answer_seed, fill_bytes, sum_bytes};
@@ -100,6 +101,8 @@ pub(super) enum ServiceKind {
     Tables { farm: bool, records: usize },
     /// The Thrift benchmarks' service.
     Atb,
+    /// [`ECHO`], and two nodes of the memory tier, each on threads of its own.
+    Nodes,
     /// HatKV. All servers of a process share one store.
     HatKv { map_bytes: usize },
 }
@@ -154,6 +157,13 @@ impl RpcSubject {
         if let ServiceKind::Tables { farm, records } = setup.service {
             return start_tables(&fabric, &address, setup.drive, (farm, records));
         }
+        let (nodes, address) = match setup.service {
+            ServiceKind::Nodes => {
+                let (nodes, engine) = Nodes::start(&fabric, &address)?;
+                (Some(nodes), engine)
+            }
+            _ => (None, address),
+        };
         // The figures state ScaleRPC's groups.
         let GroupDefaults { size, slice } = GroupDefaults::PAPER;
         let config =
@@ -172,7 +182,9 @@ impl RpcSubject {
                     KvService::new(memory_bytes, Some(records), 0, 1).map_err(|error| error.to_string())?;
                 (KvService::declare(builder), Box::new(service))
             }
-            ServiceKind::Tables { .. } => (builder, Box::new(bytes_service)),
+            ServiceKind::Tables { .. } | ServiceKind::Nodes => {
+                (builder.function(ECHO, FunctionMode::Worker), Box::new(bytes_service))
+            }
             ServiceKind::Atb => adapted(AtbProcessor(Handler::new()), builder),
             ServiceKind::HatKv { map_bytes } => {
                 let handler = match &self.hat_kv {
@@ -193,7 +205,8 @@ impl RpcSubject {
                 .map_err(|error| WithSources(&error).to_string())?;
             (server, workers.pop())
         };
-        Ok(Hosted { drive: setup.drive, worker, before: ProcessCost::default(), _server: Box::new(server) })
+        let server = Box::new((server, nodes));
+        Ok(Hosted { drive: setup.drive, worker, before: ProcessCost::default(), _server: server })
     }
 }
 

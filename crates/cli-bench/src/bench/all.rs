@@ -8,7 +8,7 @@ use dunlin_report::{Document, Row, day};
 use super::{Bench, Output, document, finish, measure, section, write_markdown};
 
 /// The commands to run, without `dunlin bench`.
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "limit",
     "latency --size 32",
     "latency --size 4096",
@@ -19,6 +19,7 @@ const COMMANDS: [&str; 12] = [
     "throughput --size 32 --clients 4",
     "kv",
     "event",
+    "tier",
     "idle --connections 100",
     "idle --connections 1000",
 ];
