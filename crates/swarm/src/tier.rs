@@ -19,6 +19,7 @@ use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
 use dunlin_tier_node::{JoinError, Lmr, MemorySource, RequestError, Rights, Tier};
 use model::{Model, Who};
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -109,9 +110,18 @@ impl NodePart {
     }
 
     /// Repeats an attempt until it succeeds.
-    fn retry<T, E: std::error::Error>(&self, what: &str, attempt: impl FnMut() -> Result<T, E>) -> Option<T> {
-        let done = retry(&self.sim, attempt);
-        done.inspect_err(|error| self.violate(format!("{what} fails in calm: {}", WithSources(error)))).ok()
+    fn retry<T, E: Into<Box<dyn Error>>>(
+        &self,
+        what: &str,
+        attempt: impl FnMut() -> Result<T, E>,
+    ) -> Option<T> {
+        match retry(&self.sim, attempt) {
+            Ok(done) => Some(done),
+            Err(error) => {
+                self.violate(format!("{what} fails in calm: {}", WithSources(&*error.into())));
+                None
+            }
+        }
     }
 
     fn play(self) {
@@ -167,16 +177,16 @@ impl NodePart {
             if !self.model.rights(region, self.node).contains(Rights::READ) {
                 continue;
             }
-            let what = format!("to map region {region}");
-            let Some(view) = self.retry(&what, || tier.map(region_name(region), Rights::READ)) else {
-                return;
-            };
-            let mut bytes = vec![0xee; view.len() as usize];
-            let read = || {
+            let mut bytes = Vec::new();
+            let read = || -> Result<_, Box<dyn Error>> {
+                // A handle may end with a revocation, or with a move, that began before the calm.
+                let view = tier.map(region_name(region), Rights::READ)?;
+                bytes = vec![0xee; view.len() as usize];
                 let floors = self.model.begin_read(region, self.node, self.sim.time());
-                view.read(0, &mut bytes).map(|()| floors)
+                view.read(0, &mut bytes)?;
+                Ok(floors)
             };
-            let Some(floors) = self.retry(&format!("to read region {region}"), read) else { return };
+            let Some(floors) = self.retry(&format!("to map and read region {region}"), read) else { return };
             let counter = bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
             let checked = self.model.check_read(region, &floors, 0, &bytes);
             if let Err(what) = checked.and_then(|()| self.model.check_counter(region, counter)) {

@@ -95,8 +95,8 @@ impl DrawnTier {
             nodes,
             actors: 1 + random.below(2) as usize,
             config,
-            // Drawn apart, so that all else is as without keepers.
-            is_kept: Random::new(seed, 44).one_in(3),
+            // Drawn apart, by a stream that changes no seed which has found a bug.
+            is_kept: Random::new(seed, 184).one_in(3),
             slot: 64 << random.below(6),
             regions: 1 + random.below(5) as usize,
             think: 2_000 + random.below(150_000),
