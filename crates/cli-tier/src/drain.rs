@@ -7,7 +7,7 @@ use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;
 use dunlin_report::Unit;
-use dunlin_tier_client::{Lent, LentRegion, Refusal, RequestError, Tier};
+use dunlin_tier_client::{Lent, LentRegion, RecordError, Refusal, RequestError, Tier};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -37,8 +37,10 @@ Examples:
 
 /// The longest wait for the release of memory that regions have left.
 const RELEASED_WITHIN: Duration = Duration::from_secs(5);
-/// The time between two looks at it.
+/// The time between two looks at it, or at a move that goes on.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Requests in sequence without an answer after which a region counts as one that stays.
+const MOST_UNANSWERED: u32 = 3;
 
 /// Move the regions of other nodes out of the memory of this host's node.
 #[derive(Args, Debug)]
@@ -79,19 +81,46 @@ fn lent(tier: &Tier) -> Result<Vec<LentRegion>, Failure> {
 }
 
 /// Moves a region to the first node that has room, from the `turn`th on.
-fn move_away(tier: &Tier, region: &LentRegion, to: &[String], turn: usize) -> Result<(), RequestError> {
+fn move_away(
+    tier: &Tier,
+    region: &LentRegion,
+    to: &[String],
+    turn: usize,
+    interrupt: &Interrupt,
+) -> Result<Result<(), RequestError>, Failure> {
     let mut failed = None;
     for at in 0..to.len() {
-        match tier.move_away(region, &to[(turn + at) % to.len()]) {
+        match move_to(tier, region, &to[(turn + at) % to.len()], interrupt)? {
             Err(
                 error @ RequestError::Refused {
                     source: Refusal::OutOfMemory { .. } | Refusal::NotCopied, ..
                 },
             ) => failed = Some(error),
-            moved => return moved,
+            moved => return Ok(moved),
         }
     }
-    failed.map_or(Ok(()), Err)
+    Ok(failed.map_or(Ok(()), Err))
+}
+
+/// Moves a region to a node. A move of a large one goes on when the time of its request is over, and one may be under
+/// way already: both are waited for.
+fn move_to(
+    tier: &Tier,
+    region: &LentRegion,
+    to: &str,
+    interrupt: &Interrupt,
+) -> Result<Result<(), RequestError>, Failure> {
+    let mut unanswered = 0;
+    loop {
+        match tier.move_away(region, to) {
+            Err(RequestError::Refused { source: Refusal::Record(RecordError::Moving), .. }) => unanswered = 0,
+            Err(error) if error.may_have_executed() && unanswered < MOST_UNANSWERED => unanswered += 1,
+            moved => return Ok(moved),
+        }
+        if interrupt.wait(Some(LOOK_EVERY)).is_some() {
+            interrupt.check()?;
+        }
+    }
 }
 
 pub(crate) fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
@@ -118,7 +147,7 @@ pub(crate) fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
         for region in &all {
             interrupt.check()?;
             tried.insert(region.id);
-            match move_away(&tier, region, &to, moved) {
+            match move_away(&tier, region, &to, moved, &interrupt)? {
                 Ok(()) => (moved, bytes) = (moved + 1, bytes + region.bytes),
                 Err(error @ (RequestError::NotOperator | RequestError::NoNode(_))) => {
                     return Err(Failure::new(error));

@@ -42,12 +42,12 @@ pub use locks::Guard;
 pub use tier::Tier;
 pub use within::Within;
 
-pub use dunlin_tier::MemberState;
 pub use dunlin_tier::message::Refusal;
 pub use dunlin_tier::process::{
     Holdings, Lent, LentRegion, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus,
     ProcessStatus, Ran,
 };
+pub use dunlin_tier::{MemberState, RecordError};
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
     Asynchronous, BufferError, Bytes, DirectMemory, Done, EachCall, ListError, Listed, Listing, LockError,

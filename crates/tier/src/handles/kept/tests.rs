@@ -58,6 +58,16 @@ proptest! {
         }
         prop_assert_eq!(next.len(), table.len());
         prop_assert_eq!(next.handles().collect::<Vec<_>>(), table.handles().collect::<Vec<_>>());
+        // The principals are the same, too.
+        let mut later = (table.clone(), HandleTable::new());
+        kept.0.iter().for_each(|(key, value)| later.1.recover(&key[1..], value).unwrap());
+        for at in 0..6 {
+            let grants = Grants::of_creator(Principal::new("bob").unwrap());
+            prop_assert_eq!(later.0.restrict(id(at), &grants), later.1.restrict(id(at), &grants));
+        }
+        for handle in &handles {
+            prop_assert_eq!(later.0.describe(*handle), later.1.describe(*handle));
+        }
         for handle in handles {
             let begin = |table: &mut HandleTable| {
                 let begun = table.begin(handle, Kind::Read, 0, 64);
