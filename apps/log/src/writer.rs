@@ -150,6 +150,7 @@ impl<T: AnyTier> Writer<T> {
         if !self.regions.shape.has_room(self.head, self.tail.saturating_add(extent)) {
             self.await_room(|words| words.tail.saturating_add(extent), time, until)?;
         }
+        let reserved = self.regions.host.now();
         let position = self.regions.metadata.fetch_add(TAIL, extent)?;
         let end = position.saturating_add(extent);
         self.regions.shape.check_words(Words { head: position, tail: position })?;
@@ -157,9 +158,13 @@ impl<T: AnyTier> Writer<T> {
             return Err(damaged(format!("the tail went back from {} to {position}", self.tail)));
         }
         self.tail = end;
-        if !self.regions.shape.has_room(self.head, end) {
+        let has_room = self.regions.shape.has_room(self.head, end);
+        // A cleaner that takes this writer for dead closes the hole after the hole time at the earliest.
+        if !has_room || self.regions.host.now() - reserved >= self.regions.hole_time() / 2 {
             self.pending = Some((position, extent));
-            self.await_room(|_| end, time, until)?;
+            if !has_room {
+                self.await_room(|_| end, time, until)?;
+            }
             self.check_registered(position)?;
             self.pending = None;
         }

@@ -4,5 +4,6 @@
 mod cluster;
 mod damage;
 mod holes;
+mod late;
 mod shm;
 mod sim;
