@@ -5,5 +5,6 @@ mod cluster;
 mod damage;
 mod holes;
 mod late;
+mod owners;
 mod shm;
 mod sim;
