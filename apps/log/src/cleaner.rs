@@ -1,7 +1,7 @@
 //! The cleaner: hands transactions on in order, and gives their room back.
 
 use crate::error::LogError;
-use crate::layout::{CLEANER, HEAD, ROW, SLOT, TABLE, damaged};
+use crate::layout::{CLEANER, HEAD, SLOT, damaged, row_at};
 use crate::record::Transaction;
 use crate::regions::{Regions, SETTLE, WriterInfo, has_died, life_name};
 use crate::window::Window;
@@ -263,10 +263,8 @@ impl<T: AnyTier> Cleaner<T> {
     /// Takes a writer off the table if its process or node has ended. Blocks for half of the lease's time if it lives.
     fn has_ended(&self, row: usize, id: u64) -> Result<bool, LogError> {
         let time = Duration::from_nanos(self.regions.lease() / 2);
-        match self.tier.lock_within(life_name(&self.name, row).as_bytes(), time) {
-            Ok(life) if has_died(&life) => {
-                Ok(self.regions.metadata.compare_swap(TABLE + (row * ROW) as u64, id, 0)? == id)
-            }
+        match self.tier.lock_within(life_name(&self.name, row, id).as_bytes(), time) {
+            Ok(life) if has_died(&life, id) => Ok(self.regions.strike(row_at(row), id)?),
             Ok(_) | Err(_) => Ok(false),
         }
     }

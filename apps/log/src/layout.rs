@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) const SLOT: u64 = 64;
 /// The magic number of a log.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"DUNLOG\x00\x01");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Length of the part that never changes, in bytes. The magic number is its first word.
 pub(crate) const FIXED: usize = 64;
 /// The place of the tail: the end of all reservations.
@@ -44,6 +44,18 @@ pub(crate) struct Shape {
     pub(crate) lease_ms: u32,
     /// The time for which a hole stands before a cleaner examines it, in milliseconds.
     pub(crate) hole_ms: u32,
+    /// A hash of the name of the node that stores the log, or of the first one of several.
+    pub(crate) store: u64,
+}
+
+/// Returns the place of a row in the metadata.
+pub(crate) fn row_at(row: usize) -> u64 {
+    TABLE + (row * ROW) as u64
+}
+
+/// Returns the hash of a node's name, as the metadata has it.
+pub(crate) fn hash(node: &str) -> u64 {
+    xxh3_64(node.as_bytes())
 }
 
 /// The two words of the ring.
@@ -102,8 +114,9 @@ impl Shape {
         bytes[32..40].copy_from_slice(&self.id.to_le_bytes());
         bytes[40..44].copy_from_slice(&self.lease_ms.to_le_bytes());
         bytes[44..48].copy_from_slice(&self.hole_ms.to_le_bytes());
-        let checksum = xxh3_64(&bytes[..48]);
-        bytes[48..56].copy_from_slice(&checksum.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.store.to_le_bytes());
+        let checksum = xxh3_64(&bytes[..56]);
+        bytes[56..].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
 
@@ -118,7 +131,7 @@ impl Shape {
         if version != VERSION {
             return Err(damaged(format!("version {version} is not known here, only {VERSION}")));
         }
-        if word(bytes, 48) != xxh3_64(&bytes[..48]) {
+        if word(bytes, 56) != xxh3_64(&bytes[..56]) {
             return Err(damaged("the checksum of the settings is wrong"));
         }
         let shape = Shape {
@@ -128,6 +141,7 @@ impl Shape {
             writers: half(bytes, 12),
             lease_ms: half(bytes, 40),
             hole_ms: half(bytes, 44),
+            store: word(bytes, 48),
         };
         shape.check().map_err(|error| damaged(error.to_string()))?;
         Ok(shape)
@@ -183,13 +197,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const SHAPE: Shape = Shape { id: 7, capacity: 4096, longest: 1024, writers: 3, lease_ms: 9, hole_ms: 8 };
+    const SHAPE: Shape =
+        Shape { id: 7, capacity: 4096, longest: 1024, writers: 3, lease_ms: 9, hole_ms: 8, store: 6 };
 
     #[test]
     fn settings_travel_and_damage_is_found() {
         let bytes = SHAPE.encode();
         assert_eq!(Shape::parse(&bytes, "x").unwrap(), SHAPE);
-        for at in 0..56 {
+        for at in 0..FIXED {
             let mut wrong = bytes;
             wrong[at] ^= 0x40;
             assert!(matches!(Shape::parse(&wrong, "x"), Err(LogError::Damaged { .. })), "{at}");
@@ -217,8 +232,8 @@ mod tests {
             metadata[8..12].copy_from_slice(&VERSION.to_le_bytes());
             metadata[..8].copy_from_slice(&MAGIC.to_le_bytes());
             if is_signed {
-                let checksum = xxh3_64(&metadata[..48]);
-                metadata[48..56].copy_from_slice(&checksum.to_le_bytes());
+                let checksum = xxh3_64(&metadata[..56]);
+                metadata[56..].copy_from_slice(&checksum.to_le_bytes());
             }
             if let Ok(shape) = Shape::parse(&metadata, "x") {
                 prop_assert!(is_signed && shape.check().is_ok());

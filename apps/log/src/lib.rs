@@ -39,19 +39,35 @@
 //! WRITE would land in a newer transaction. So the cleaner closes a hole only if no writer can own it. Writers
 //! register in a table, and have one transaction under way at most. A registered writer does not own a hole if a
 //! transaction of it stands behind the hole, or if it said so later: by [`Writer::keep_alive`], or while it waited
-//! for room. A writer leaves the table when it is dropped. As long as it lives it has the lock of its row. A cleaner
-//! that waits at a hole tries the locks of the writers that may own it, and takes a writer off the table whose process or
-//! node has ended ([`Cleaned::ended`]). It closes the hole when it has stood for its time again, so that a WRITE that the
-//! writer began lands before. A writer that is not known to have ended stays, until somebody who knows it calls [`evict`].
-//! Until then the cleaner waits, the log fills up, and [`Cleaned::hole`] names the writers that may own the hole.
+//! for room. A writer leaves the table when it is dropped. As long as it lives it has a lock of its row. A cleaner
+//! that waits at a hole tries the locks of the writers that may own it, and takes a writer off the table whose process
+//! or node has ended ([`Cleaned::ended`]). It closes the hole when it has stood for its time again, so that a WRITE that
+//! the writer began lands before. A writer that is not known to have ended stays, until somebody who knows it calls
+//! [`evict`]. Until then the cleaner waits, the log fills up, and [`Cleaned::hole`] names the writers that may own the
+//! hole.
+//!
+//! A lock ends with the node that owns it, which its name decides. A writer therefore tries names, and its number says
+//! which one it has taken:
+//!
+//! | owner of the lock | end of the writer's node |
+//! |---|---|
+//! | the node that stores the log, if it owns one of 256 names | noticed by the owner; the log ends with the owner |
+//! | else a node that is not the writer's, if there is one | noticed by the owner |
+//! | else the writer's node, and the number says so | the lock is free at its next owner, or in the next life |
+//!
+//! A node counts as ended when it has lost all its connections for 200 ms, and a directory decides by a lease. Such a
+//! node may run on, and its writers with it. So a writer that has spent half of the hole's time since its reservation
+//! reads its row before the WRITE, and does not write if it was taken off the table. The hole is closed a whole time
+//! after that.
 //!
 //! # Limits
 //!
-//! * A lock ends with the node that owns it. If that node ends before the writer, or with it, nobody is told of the
-//!   writer's end, and [`evict`] is an assertion of the caller. So it is for a writer to which the tier refused a lock.
-//! * A node that lost all its connections for 200 ms counts as ended, and so do its writers.
-//! * A writer that was evicted and runs on may damage a newer transaction with a WRITE that it began before; it notices before any
-//!   WRITE that had to wait for room. Readers find such damage by the checksum: it is a hole again.
+//! * If the owner of a writer's lock ends and the log does not, nobody is told of a later end of the writer, and
+//!   [`evict`] is an assertion of the caller: the node of the log was started again by its keeper, or it owns no lock.
+//!   So it is for a writer to which the tier refused a lock.
+//! * A writer that was taken off the table and runs on may damage a newer transaction if its WRITE is under way for
+//!   half of the hole's time: its thread stood still after its look at the clock, or the NIC repeated the WRITE for so
+//!   long. Readers find such damage by the checksum: it is a hole again.
 //! * A failed WRITE may still be under way. Its writer refuses further commits, and stays in the table.
 //! * Users with the right to write the regions can damage the log. Damage of the metadata is a typed error.
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! A log as a whole: its creation, its state and its end.
 
 use crate::error::LogError;
-use crate::layout::{CLEANER, FIXED, MOST_LONGEST, ROW, SLOT, Shape, TABLE};
+use crate::layout::{CLEANER, FIXED, MOST_LONGEST, SLOT, Shape, hash, row_at};
 use crate::regions::{Regions, WriterInfo, named, ring_name};
 use dunlin_fabric::Host;
 use dunlin_tier_node::{AnyLmr, AnyTier, Rights, Spec};
@@ -40,7 +40,7 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    fn shape(&self, id: u64) -> Result<Shape, LogError> {
+    fn shape(&self, id: u64, own_node: &str) -> Result<Shape, LogError> {
         let slots = |bytes: u64| bytes.checked_next_multiple_of(SLOT).unwrap_or(u64::MAX);
         let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         let longest = self.longest.unwrap_or((self.capacity / 8).clamp(SLOT, MOST_LONGEST.min(1 << 20)));
@@ -51,6 +51,7 @@ impl LogConfig {
             writers: self.writers,
             lease_ms: ms(self.lease),
             hole_ms: ms(self.hole_time),
+            store: hash(self.place.nodes().next().unwrap_or(own_node)),
         };
         shape.check()?;
         Ok(shape)
@@ -79,7 +80,7 @@ pub struct Status {
 /// # Errors
 /// A setting is out of range, the name is taken, or the tier refuses. Nothing is left then, as far as the tier answers.
 pub fn create<T: AnyTier>(tier: &T, name: &str, config: &LogConfig) -> Result<(), LogError> {
-    let shape = config.shape(tier.host().random() | 1)?;
+    let shape = config.shape(tier.host().random() | 1, tier.node_name())?;
     let place = || config.place.clone();
     let ring = tier.malloc(shape.ring_bytes(), place().named(ring_name(name)));
     let ring = ring.map_err(|error| named(name, error))?;
@@ -128,10 +129,9 @@ pub fn status<T: AnyTier>(tier: &T, name: &str) -> Result<Status, LogError> {
 pub fn evict<T: AnyTier>(tier: &T, name: &str, id: u64) -> Result<(), LogError> {
     let regions = Regions::map(tier, name, Rights::READ.with(Rights::WRITE), Rights::READ)?;
     let row = regions.table()?.iter().position(|row| row.as_ref().is_some_and(|row| row.id == id));
-    let row = row.ok_or(LogError::NoWriter { id })?;
-    match regions.metadata.compare_swap(TABLE + (row * ROW) as u64, id, 0)? {
-        found if found == id => Ok(()),
-        _ => Err(LogError::NoWriter { id }),
+    match regions.strike(row_at(row.ok_or(LogError::NoWriter { id })?), id)? {
+        true => Ok(()),
+        false => Err(LogError::NoWriter { id }),
     }
 }
 

@@ -217,7 +217,7 @@ mod tests {
     use proptest::prelude::*;
 
     const SHAPE: Shape =
-        Shape { id: 0xfeed, capacity: 8192, longest: 4096, writers: 3, lease_ms: 9, hole_ms: 8 };
+        Shape { id: 0xfeed, capacity: 8192, longest: 4096, writers: 3, lease_ms: 9, hole_ms: 8, store: 6 };
 
     fn sealed(entries: &[Vec<u8>], position: u64) -> Vec<u8> {
         let mut draft = Draft::new();

@@ -1,11 +1,12 @@
 //! The two regions of a log as one user has mapped them, and the words and rows of the metadata.
 
 use crate::error::LogError;
-use crate::layout::{FIXED, HEAD, LABEL, ROW, Shape, TABLE, TAIL, Words, damaged, word};
+use crate::layout::{FIXED, HEAD, LABEL, ROW, Shape, TABLE, TAIL, Words, damaged, hash, word};
 use dunlin_fabric::{Host, Nanos};
 use dunlin_tier::RecordError;
 use dunlin_tier::message::Refusal;
-use dunlin_tier_node::{AnyGuard, AnyLmr, AnyTier, RequestError, Rights};
+use dunlin_tier_node::{AnyGuard, AnyLmr, AnyTier, OperationError, RequestError, Rights};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Bytes that another node has written are visible to the storing node's processor after this time.
@@ -36,7 +37,7 @@ pub struct WriterInfo {
     pub id: u64,
     /// The label that it gave itself.
     pub label: String,
-    /// A cleaner notices the end of its process or node. If not, the tier refused a lock to it.
+    /// The writer has a lock, by which a cleaner notices its end. If not, the tier refused one.
     pub is_watched: bool,
     /// The writer has nothing under way before this position.
     pub watermark: u64,
@@ -45,15 +46,65 @@ pub struct WriterInfo {
 /// The bit of a writer's number that says that it has the lock of its row.
 pub(crate) const WATCHED: u64 = 2;
 
-/// Returns the name of the lock that the writer of a row has as long as it lives.
-pub(crate) fn life_name(name: &str, row: usize) -> String {
-    format!("{name}/writer/{row}")
+/// The bit of a writer's number that says that the writer's own node owned the lock of its row.
+const OWN: u64 = 4;
+/// The place of the lock in a writer's number.
+const LOCK_SHIFT: u32 = 3;
+/// The locks of a row, of which its writer has one.
+const LOCKS: u64 = 256;
+
+/// Returns the number of a writer with these random bits, which has no lock.
+pub(crate) fn unwatched(random: u64) -> u64 {
+    random & !(WATCHED | OWN | ((LOCKS - 1) << LOCK_SHIFT)) | 1
 }
 
-/// Returns whether the last holder of a writer's lock has died. A lock that is free without that proves nothing: its owner
-/// may have started again.
-pub(crate) fn has_died(life: &impl AnyGuard) -> bool {
-    life.is_poisoned()
+/// Returns the locks that the next writer of a row may take: any, or that of the writer before.
+pub(crate) fn locks_for(former: u64) -> Range<u64> {
+    let lock = former >> LOCK_SHIFT & (LOCKS - 1);
+    if former == 0 { 0..LOCKS } else { lock..lock + 1 }
+}
+
+/// Returns the name of the lock that the writer with this number has as long as it lives.
+pub(crate) fn life_name(name: &str, row: usize, id: u64) -> String {
+    match locks_for(id).start {
+        0 => format!("{name}/writer/{row}"),
+        lock => format!("{name}/writer/{row}/{lock}"),
+    }
+}
+
+/// Returns whether a writer has ended, for the lock of its row that somebody else has got. A lock that is free without
+/// a death of its holder proves nothing: its owner may have started again. If its owner was the writer's node, this node
+/// has ended, and the writer with it.
+pub(crate) fn has_died(life: &impl AnyGuard, id: u64) -> bool {
+    life.is_poisoned() || id & OWN != 0
+}
+
+/// Returns the bits of a writer's number for a lock of its row: one that the node of the log owns if there is one, else
+/// one that another node than the writer's owns. So no other node's end, and not that of the writer's node, hides the
+/// writer's end.
+pub(crate) fn choose_lock<T: AnyTier>(
+    tier: &T,
+    (name, row): (&str, usize),
+    shape: &Shape,
+    locks: Range<u64>,
+) -> u64 {
+    let first = WATCHED | locks.start << LOCK_SHIFT;
+    let (mut other, mut own) = (None, 0);
+    for lock in locks {
+        let id = WATCHED | lock << LOCK_SHIFT;
+        // A lock that has no owner now is refused later.
+        let Ok(owner) = tier.lock_home(life_name(name, row, id).as_bytes()) else { break };
+        let is_own = owner == tier.node_name();
+        if hash(&owner) == shape.store {
+            return if is_own { id | OWN } else { id };
+        }
+        if is_own {
+            own = OWN;
+        } else {
+            other = other.or(Some(id));
+        }
+    }
+    other.unwrap_or(first | own)
 }
 
 pub(crate) fn ring_name(name: &str) -> String {
@@ -124,6 +175,11 @@ impl<T: AnyTier> Regions<T> {
             (id != 0).then_some(WriterInfo { id, label, is_watched: id & WATCHED != 0, watermark })
         };
         Ok(bytes.chunks_exact(ROW).map(row).collect())
+    }
+
+    /// Takes a writer off the table; returns whether it was there.
+    pub(crate) fn strike(&self, row: u64, id: u64) -> Result<bool, OperationError> {
+        Ok(self.metadata.compare_swap(row, id, 0)? == id)
     }
 
     pub(crate) fn sleep(&self, time: Duration) {

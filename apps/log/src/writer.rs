@@ -1,9 +1,11 @@
 //! Writers: entries are buffered here, and committed as one transaction.
 
 use crate::error::LogError;
-use crate::layout::{LABEL, ROW, TABLE, TAIL, Words, damaged};
+use crate::layout::{LABEL, ROW, TAIL, Words, damaged, row_at};
 use crate::record::{Draft, void};
-use crate::regions::{Pauses, Regions, WATCHED, has_died, life_name, nanos};
+use crate::regions::{
+    Pauses, Regions, WATCHED, choose_lock, has_died, life_name, locks_for, nanos, unwatched,
+};
 use dunlin_fabric::{Host, Nanos};
 use dunlin_tier_node::{AnyLmr, AnyTier, Rights};
 use std::mem::ManuallyDrop;
@@ -61,7 +63,7 @@ impl<T: AnyTier> Writer<T> {
     pub fn open_as(tier: &T, name: &str, label: &str) -> Result<Self, LogError> {
         let rights = Rights::READ.with(Rights::WRITE);
         let regions = Regions::map(tier, name, rights, Rights::WRITE)?;
-        let unwatched = regions.host.random() & !WATCHED | 1;
+        let unwatched = unwatched(regions.host.random());
         let table = regions.table()?;
         let number = |row: &usize| table[*row].as_ref().map_or(0, |writer| writer.id);
         // The first rows first: nodes keep the names of locks that were used. Then those of writers that may have ended.
@@ -69,15 +71,16 @@ impl<T: AnyTier> Writer<T> {
         let watched = (0..table.len()).filter(|row| number(row) & WATCHED != 0);
         for row in free.chain(watched) {
             let former = number(&row);
-            // Before the row: a cleaner that gets the lock of a row with a number in it knows that its writer has ended.
-            let life = match tier.try_lock(life_name(name, row).as_bytes()) {
-                Ok(Some(life)) if former == 0 || has_died(&life) => Some(life),
+            let lock = choose_lock(tier, (name, row), &regions.shape, locks_for(former));
+            // Before the row: of a row with a number in it, nobody else gets the lock as long as its writer lives.
+            let life = match tier.try_lock(life_name(name, row, lock).as_bytes()) {
+                Ok(Some(life)) if former == 0 || has_died(&life, former) => Some(life),
                 Err(_) if former == 0 => None,
                 // Another writer opens, or the writer runs on.
                 Ok(_) | Err(_) => continue,
             };
-            let id = if life.is_some() { unwatched | WATCHED } else { unwatched };
-            let row = TABLE + (row * ROW) as u64;
+            let id = if life.is_some() { unwatched | lock } else { unwatched };
+            let row = row_at(row);
             if regions.metadata.compare_swap(row, former, id)? != former {
                 continue;
             }
@@ -98,6 +101,10 @@ impl<T: AnyTier> Writer<T> {
             let length = label.len().min(LABEL);
             text[..length].copy_from_slice(&label.as_bytes()[..length]);
             writer.regions.metadata.write(row + (ROW - LABEL) as u64, &text)?;
+            if former != 0 {
+                // The row keeps a hole of the former writer open meanwhile, so that a WRITE that it began lands before.
+                writer.regions.sleep(Duration::from_nanos(writer.regions.hole_time()));
+            }
             writer.keep_alive()?;
             return Ok(writer);
         }
@@ -150,6 +157,7 @@ impl<T: AnyTier> Writer<T> {
         if !self.regions.shape.has_room(self.head, self.tail.saturating_add(extent)) {
             self.await_room(|words| words.tail.saturating_add(extent), time, until)?;
         }
+        let reserved = self.regions.host.now();
         let position = self.regions.metadata.fetch_add(TAIL, extent)?;
         let end = position.saturating_add(extent);
         self.regions.shape.check_words(Words { head: position, tail: position })?;
@@ -157,9 +165,13 @@ impl<T: AnyTier> Writer<T> {
             return Err(damaged(format!("the tail went back from {} to {position}", self.tail)));
         }
         self.tail = end;
-        if !self.regions.shape.has_room(self.head, end) {
+        let has_room = self.regions.shape.has_room(self.head, end);
+        // A cleaner that takes this writer for dead closes the hole after the hole time at the earliest.
+        if !has_room || self.regions.host.now() - reserved >= self.regions.hole_time() / 2 {
             self.pending = Some((position, extent));
-            self.await_room(|_| end, time, until)?;
+            if !has_room {
+                self.await_room(|_| end, time, until)?;
+            }
             self.check_registered(position)?;
             self.pending = None;
         }
@@ -267,7 +279,7 @@ impl<T: AnyTier> Drop for Writer<T> {
         // A WRITE of a broken writer may still be under way. A writer that cannot leave stays in the table until it
         // is evicted.
         if self.is_registered && !self.is_broken {
-            let _ = self.regions.metadata.compare_swap(self.row, self.id, 0);
+            let _ = self.regions.strike(self.row, self.id);
             drop(self.life.take());
         }
         // The lock of another writer stays until the process ends: so a WRITE that is under way keeps the row.

@@ -228,6 +228,17 @@ impl<P: Fabric> Tier<P> {
         self.attachment().lock(&Name::new(name)?, false, self.attachment().config.timeout)
     }
 
+    /// Returns the name of the node that owns the lock and the barrier of a name:
+    /// [`dunlin_tier_node::Tier::lock_home`]. Blocks until [`AttachConfig::timeout`](crate::AttachConfig::timeout) at
+    /// most.
+    ///
+    /// # Errors
+    /// The name is invalid, or the node has ended, or does not answer.
+    pub fn lock_home(&self, name: impl AsRef<[u8]>) -> Result<String, RequestError> {
+        let (attachment, request) = (self.attachment(), LockingRequest::Home { name: Name::new(name)? });
+        Ok(attachment.unlock_call(&request, attachment.config.timeout, parse_owner)?)
+    }
+
     /// Waits at the barrier of a name until as many callers as `members` wait there, on any nodes; then all go on, and
     /// the barrier can be used again. Waits until [`AttachConfig::timeout`](crate::AttachConfig::timeout) at most.
     ///

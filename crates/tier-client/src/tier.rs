@@ -242,8 +242,16 @@ impl<P: Fabric> AnyTier for Tier<P> {
         self.attachment().fabric.host()
     }
 
+    fn node_name(&self) -> &str {
+        self.node()
+    }
+
     fn node_names(&self) -> Result<Vec<String>, RequestError> {
         Ok(self.status()?.nodes)
+    }
+
+    fn lock_home(&self, name: &[u8]) -> Result<String, RequestError> {
+        self.lock_home(name)
     }
 
     fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<P>, RequestError> {

@@ -26,6 +26,9 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     /// Returns the host.
     fn host(&self) -> &Self::Host;
 
+    /// Returns the name of the own node, or of the node that this process is attached to.
+    fn node_name(&self) -> &str;
+
     /// Returns the names of all nodes, in the order of the list. Blocks as a request does, if the node is another process.
     ///
     /// # Errors
@@ -67,6 +70,14 @@ pub trait AnyTier: Clone + Send + Sync + 'static {
     /// As [`Tier::try_lock`].
     #[cfg_attr(feature = "counted", deprecated)]
     fn try_lock(&self, name: &[u8]) -> Result<Option<Self::Guard>, LockError>;
+
+    /// Returns the name of the node that owns the lock of a name: [`Tier::lock_home`]. Blocks as a request does, if the
+    /// node is another process.
+    ///
+    /// # Errors
+    /// The name is invalid, or the node has ended, or does not answer.
+    #[cfg_attr(feature = "counted", deprecated)]
+    fn lock_home(&self, name: &[u8]) -> Result<String, RequestError>;
 
     /// Waits at the barrier of a name: [`Tier::barrier`].
     ///
@@ -366,8 +377,16 @@ impl<F: Fabric> AnyTier for Tier<F> {
         self.fabric().host()
     }
 
+    fn node_name(&self) -> &str {
+        self.name()
+    }
+
     fn node_names(&self) -> Result<Vec<String>, RequestError> {
         Ok(self.nodes().collect())
+    }
+
+    fn lock_home(&self, name: &[u8]) -> Result<String, RequestError> {
+        Ok(self.lock_home(name)?)
     }
 
     fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<F>, RequestError> {

@@ -5,7 +5,7 @@
 //! worker        ATTACH, and READ and WRITE of bytes on this node     never waits
 //!               READ, WRITE, atomics, lists: short, and without wait at once, or in a later turn
 //!               REGISTER, RECEIVE, REPLY, INVOKE                     answered later
-//!               LOCK, UNLOCK, BARRIER, GIVE_UP                       answered later
+//!               LOCK, UNLOCK, BARRIER, GIVE_UP, LOCK_HOME            answered later
 //! pool          the other READ, WRITE, atomics, lists                may wait for other nodes
 //!               READ_INTO, WRITE_FROM: in place
 //! attendants    MALLOC, MAP, FREE, MEMSET, COPY, ...                 wait for other nodes
@@ -35,7 +35,7 @@ use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, ListenError, Signal, Task};
 use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
-use dunlin_tier::process::lock::{BARRIER, GIVE_UP, LOCK, UNLOCK};
+use dunlin_tier::process::lock::{BARRIER, GIVE_UP, LOCK, LOCK_HOME, UNLOCK};
 use dunlin_tier::process::operator::{FREE_NAMED, LEAVE, LENT, MOVE_AWAY};
 use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
@@ -164,7 +164,7 @@ impl<P: Fabric> ProcessServer<P> {
         for function in [RECEIVE, REPLY, INVOKE] {
             builder = builder.taken_by(function, Arc::new(Desk(Arc::clone(&registry))));
         }
-        for function in [LOCK, UNLOCK, BARRIER, GIVE_UP] {
+        for function in [LOCK, UNLOCK, BARRIER, GIVE_UP, LOCK_HOME] {
             builder = builder.taken_by(function, Arc::new(LockDesk(Arc::clone(&registry))));
         }
         for function in [ATTACH, READ_HERE, WRITE_HERE, REGISTER, REGISTER_SERVER, WITHDRAW, PING] {

@@ -1,10 +1,12 @@
 //! Common parts: clusters of nodes, and roles that check what they see.
 
 use dunlin_app_log::{Cleaner, LogConfig, LogError, Start, Tail, Transaction, Writer, create};
-use dunlin_fabric::{Fabric, Host, Scheme};
+use dunlin_fabric::{Address, Fabric, Host, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
-use dunlin_tier_node::{AnyLmr, AnyTier, Peer, Rights, Spec, Tier, TierConfig};
+use dunlin_tier_node::{
+    AnyLmr, AnyTier, DirectoryConfig, DirectoryServer, Peer, Rights, Spec, Tier, TierConfig,
+};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +14,7 @@ use std::time::Duration;
 pub(crate) const NAMES: [&str; 3] = ["alice", "bob", "carol"];
 pub(crate) const LOG: &str = "orders";
 
-fn start<F: Fabric>(fabric: &F, scheme: Scheme, tag: &str, name: &str) -> Tier<F> {
+fn config(scheme: Scheme, tag: &str, name: &str) -> TierConfig {
     let peer = |name: &&str| {
         let mut peer = Peer::named(scheme, &format!("{tag}-{name}")).unwrap();
         peer.name = (*name).to_owned();
@@ -20,7 +22,11 @@ fn start<F: Fabric>(fabric: &F, scheme: Scheme, tag: &str, name: &str) -> Tier<F
     };
     let mut config = TierConfig::new(NAMES.iter().map(peer).collect(), name);
     (config.memory, config.paths, config.principal) = (1 << 20, 4, name.to_owned());
-    Tier::within(fabric, config).unwrap()
+    config
+}
+
+fn start<F: Fabric>(fabric: &F, scheme: Scheme, tag: &str, name: &str) -> Tier<F> {
+    Tier::within(fabric, config(scheme, tag, name)).unwrap()
 }
 
 /// Starts three nodes on shared memory, each with a fabric of its own.
@@ -36,6 +42,23 @@ pub(crate) fn in_virtual_time(seed: u64, body: impl FnOnce([Tier<Sim>; 3]) + Sen
         Settings { machines: vec![MachineSettings::default(); 3], preemption: 20, ..Settings::default() };
     Sim::run_with(settings, seed, move |sim| {
         body([0, 1, 2].map(|at| start(&sim.process_on(at), Scheme::Sim, "log", NAMES[at])));
+    })
+    .unwrap();
+}
+
+/// Runs `body` with three nodes that join one after the other, so that the first one owns all locks.
+pub(crate) fn under_a_directory(seed: u64, body: impl FnOnce([Tier<Sim>; 3]) + Send + 'static) {
+    let settings = Settings { machines: vec![MachineSettings::default(); 4], ..Settings::default() };
+    Sim::run_with(settings, seed, move |sim| {
+        let address = Address::new(Scheme::Sim, "directory").unwrap();
+        let _directory =
+            DirectoryServer::serve(&sim.process_on(3), &address, DirectoryConfig::default()).unwrap();
+        body([0, 1, 2].map(|at| {
+            let mut config = config(Scheme::Sim, "log", NAMES[at]);
+            config.nodes.retain(|peer| peer.name == NAMES[at]);
+            config.directory = Some(address.clone());
+            Tier::within(&sim.process_on(at), config).unwrap()
+        }));
     })
     .unwrap();
 }
@@ -64,8 +87,13 @@ pub(crate) fn sleep<T: AnyTier>(tier: &T, time: Duration) {
 /// Reserves room as a commit does, and writes nothing. The writer is dead if it is used no more; it stays registered
 /// until it is evicted or dropped.
 pub(crate) fn die<T: AnyTier>(tier: &T, bytes: u64) -> (Writer<T>, u64) {
-    let dead = Writer::open_as(tier, LOG, "the dead one").unwrap();
-    let metadata = tier.map(LOG.as_bytes(), Rights::READ.with(Rights::WRITE)).unwrap();
+    die_at(tier, LOG, bytes)
+}
+
+/// As [`die`], at a log of another name.
+pub(crate) fn die_at<T: AnyTier>(tier: &T, log: &str, bytes: u64) -> (Writer<T>, u64) {
+    let dead = Writer::open_as(tier, log, "the dead one").unwrap();
+    let metadata = tier.map(log.as_bytes(), Rights::READ.with(Rights::WRITE)).unwrap();
     (dead, metadata.fetch_add(64, bytes.next_multiple_of(64)).unwrap())
 }
 

@@ -237,7 +237,8 @@ fn a_table_of_writers_that_was_written_over_is_harmless() {
         }
         assert!(status(alice, LOG).is_ok());
     }
-    metadata.write(TABLE, &[0xff; TABLE_BYTES]).unwrap();
+    // Watched writers whose locks their own nodes do not own.
+    metadata.write(TABLE, &[0xfb; TABLE_BYTES]).unwrap();
     let full = Writer::open(alice, LOG);
     assert!(matches!(full, Err(LogError::TooManyWriters { .. })), "{full:?}");
     metadata.write(TABLE, &table).unwrap();

@@ -2,23 +2,27 @@
 
 use crate::cluster::{LOG, clean, created, die, in_virtual_time, on_shared_memory, sleep, small, write};
 use dunlin_app_log::{Cleaned, Cleaner, LogConfig, LogError, Start, Tail, Writer, create, evict, status};
-use dunlin_fabric::{Address, Fabric, Host, Scheme, Signal};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal};
 use dunlin_fabric_sim::Sim;
 use dunlin_tier_client::AttachConfig;
 use dunlin_tier_node::{AnyTier, ProcessConfig, ProcessServer};
+use std::mem::ManuallyDrop;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Nothing takes so long.
+const HANG: Nanos = 60_000_000_000;
+
 /// Cleans until something happens; returns it with the positions that were handed on.
-fn until<T: AnyTier>(
+pub(crate) fn until<T: AnyTier>(
     tier: &T,
     cleaner: &mut Cleaner<T>,
     is_enough: impl Fn(&Cleaned) -> bool,
 ) -> (Cleaned, Vec<u64>) {
-    let mut positions = Vec::new();
-    for _ in 0..20_000 {
+    let (mut positions, begin) = (Vec::new(), tier.host().now());
+    while tier.host().now() - begin < HANG {
         let cleaned = cleaner
             .clean(|one| {
                 positions.push(one.position());
@@ -80,12 +84,17 @@ fn in_virtual_time_a_hole_is_closed_after_its_writer_was_evicted() {
 }
 
 /// Reserves room in a process, which is killed then; returns the position.
-fn die_in<T: AnyTier>(process: &Sim, tier: impl FnOnce() -> T + Send + 'static) -> u64 {
+pub(crate) fn die_in<T: AnyTier>(
+    process: &Sim,
+    dying: impl FnOnce() -> (Writer<T>, u64) + Send + 'static,
+) -> u64 {
     let (reserved, place) = (process.host().signal(), Arc::new(AtomicU64::new(0)));
     let (raised, position, host) = (reserved.clone(), Arc::clone(&place), process.host().clone());
     let body = move || {
-        let dead = die(&tier(), 300);
-        position.store(dead.1, Ordering::Relaxed);
+        let (dead, reserved) = dying();
+        // Nothing of it runs any more.
+        let _ = ManuallyDrop::new(dead);
+        position.store(reserved, Ordering::Relaxed);
         raised.raise();
         // It is killed here.
         host.signal().wait(0, u64::MAX);
@@ -94,6 +103,10 @@ fn die_in<T: AnyTier>(process: &Sim, tier: impl FnOnce() -> T + Send + 'static) 
     assert!(reserved.wait(0, u64::MAX));
     process.kill();
     place.load(Ordering::Relaxed)
+}
+
+fn attached(fabric: &Sim, address: Address) -> dunlin_tier_client::Tier<Sim> {
+    dunlin_tier_client::Tier::attach_with(fabric, AttachConfig::new(address)).unwrap()
 }
 
 /// The process of a writer ends, or its node: the hole that it left is closed, and nobody evicts it.
@@ -109,13 +122,11 @@ fn in_virtual_time_the_hole_of_a_killed_writer_is_closed() {
                 ProcessServer::serve(alice.fabric(), &alice, ProcessConfig::new(address.clone())).unwrap();
             let position = if seed % 2 == 0 {
                 let node = alice.clone();
-                die_in(alice.fabric(), move || node)
+                die_in(alice.fabric(), move || die(&node, 300))
             } else {
                 let process = alice.fabric().process_on(0);
                 let fabric = process.clone();
-                die_in(&process, move || {
-                    dunlin_tier_client::Tier::attach_with(&fabric, AttachConfig::new(address)).unwrap()
-                })
+                die_in(&process, move || die(&attached(&fabric, address), 300))
             };
             let after = write(&carol, 2, 3);
             let mut cleaner = Cleaner::open(&bob, LOG).unwrap();
@@ -142,9 +153,7 @@ fn in_virtual_time_the_row_of_a_killed_writer_is_used_again() {
             let lives = Writer::open(&bob, LOG).unwrap();
             let process = alice.fabric().process_on(0);
             let fabric = process.clone();
-            let position = die_in(&process, move || {
-                dunlin_tier_client::Tier::attach_with(&fabric, AttachConfig::new(address)).unwrap()
-            });
+            let position = die_in(&process, move || die(&attached(&fabric, address), 300));
             let opened = (0..20_000).find_map(|_| match Writer::open(&carol, LOG) {
                 Err(LogError::TooManyWriters { .. }) => {
                     sleep(&carol, Duration::from_micros(500));

@@ -4,5 +4,7 @@
 mod cluster;
 mod damage;
 mod holes;
+mod late;
+mod owners;
 mod shm;
 mod sim;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Starts a task on the machine of a node; its result is there after the task has been joined.
-fn spawn<R: Send + 'static>(
+pub(crate) fn spawn<R: Send + 'static>(
     tier: &Tier<Sim>,
     body: impl FnOnce(&Tier<Sim>) -> R + Send + 'static,
 ) -> (dunlin_fabric::Task, Arc<Mutex<Option<R>>>) {
@@ -19,7 +19,7 @@ fn spawn<R: Send + 'static>(
     (tier.fabric().host().spawn("role", Box::new(run)).unwrap(), result)
 }
 
-fn joined<R>((task, result): (dunlin_fabric::Task, Arc<Mutex<Option<R>>>)) -> R {
+pub(crate) fn joined<R>((task, result): (dunlin_fabric::Task, Arc<Mutex<Option<R>>>)) -> R {
     task.join();
     let result = result.lock().unwrap().take();
     result.expect("the task has ended well")

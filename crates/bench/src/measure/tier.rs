@@ -177,6 +177,7 @@ fn measure(fabric: &ShmFabric, attach: &Address, rounds: usize) -> Result<Vec<Ro
     let config = ClientConfig { plan, window: LISTED as u16, ..ClientConfig::default() };
     let mut client = Session::connect_to(fabric, &address, &config)?;
     let mut many = Session::connect_to(fabric, &address, &config)?;
+    let mut usual = Session::connect_to(fabric, &address, &ClientConfig::default())?;
     let attached = dunlin_tier_client::Tier::attach_with(fabric, AttachConfig::new(attach.clone()))
         .map_err(|error| failed(&error))?;
     let own = Tier::within(fabric, settings(attach, NODES[2]).map_err(|error| failed(&error))?)
@@ -191,6 +192,9 @@ fn measure(fabric: &ShmFabric, attach: &Address, rounds: usize) -> Result<Vec<Ro
     let mut all = Entrants::default();
     let call =
         all.add(("the engine", "call", 32), (None, 1), move || client.call_on(0, ECHO, &[7; 32]).map(|_| ()));
+    all.add(("the engine", "call by the default plan", 32), (Some(call), 1), move || {
+        usual.call_on(0, ECHO, &[7; 32]).map(|_| ())
+    });
     let calls = all.add(("the engine", "64 calls in flight", 32), (None, LISTED as u64), move || {
         for _ in 0..LISTED {
             many.push_on(0, ECHO, &[7; 32])?;

@@ -21,6 +21,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn node_name(node: usize) -> String {
+    format!("node-{node}")
+}
+
 /// A region, and the node that stores it.
 #[derive(Clone)]
 struct Stored {
@@ -88,6 +92,7 @@ pub(super) struct SocketTier {
     sim: Sim,
     host: HostOf,
     node: usize,
+    node_name: String,
 }
 
 /// A mapped region.
@@ -106,7 +111,8 @@ pub(super) struct SocketGuard {
 
 impl SocketTier {
     pub(super) fn new(network: &Arc<Network>, sim: &Sim, node: usize) -> SocketTier {
-        SocketTier { network: Arc::clone(network), host: sim.host().clone(), sim: sim.clone(), node }
+        let (network, host, sim) = (Arc::clone(network), sim.host().clone(), sim.clone());
+        SocketTier { network, sim, host, node, node_name: node_name(node) }
     }
 
     /// The first node owns all locks and barriers.
@@ -120,7 +126,7 @@ impl SocketTier {
     }
 
     fn refused(&self, error: RecordError) -> RequestError {
-        RequestError::Refused { node: format!("node-{}", self.node), source: Refusal::Record(error) }
+        RequestError::Refused { node: self.node_name.clone(), source: Refusal::Record(error) }
     }
 }
 
@@ -133,8 +139,12 @@ impl AnyTier for SocketTier {
         &self.host
     }
 
+    fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
     fn node_names(&self) -> Result<Vec<String>, RequestError> {
-        Ok((0..locked(&self.network.busy).len()).map(|node| format!("node-{node}")).collect())
+        Ok((0..locked(&self.network.busy).len()).map(node_name).collect())
     }
 
     fn malloc(&self, length: u64, spec: Spec) -> Result<SocketLmr, RequestError> {
@@ -174,6 +184,10 @@ impl AnyTier for SocketTier {
         self.ask_owner();
         let is_free = locked(&self.network.locks).insert(name.to_vec());
         Ok(is_free.then(|| SocketGuard { tier: self.clone(), name: name.to_vec() }))
+    }
+
+    fn lock_home(&self, _: &[u8]) -> Result<String, RequestError> {
+        Ok(node_name(0))
     }
 
     fn barrier(&self, name: &[u8], members: u16) -> Result<(), LockError> {

@@ -4,7 +4,7 @@ use crate::common::{HANG, Serving, attach, config, fabric, serve, tag, wait};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
 use dunlin_tier::lock::message::LockRefusal;
-use dunlin_tier::process::lock::{BARRIER, GIVE_UP, Granted, LOCK, LockingRequest, UNLOCK};
+use dunlin_tier::process::lock::{BARRIER, GIVE_UP, Granted, LOCK, LOCK_HOME, LockingRequest, UNLOCK};
 use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, REFUSED, SERVICE};
 use dunlin_tier::{Name, NodeId, Slots, home};
 use dunlin_tier_client::{AnyGuard, AnyLmr, AnyTier, Guard, LockError, RequestError, Rights, Spec, Tier};
@@ -71,6 +71,20 @@ fn processes_and_threads_of_nodes_exclude_each_other() {
         assert_eq!(fences.len() as u64, 8 * rounds);
         assert_eq!(region.fetch_add(8, 0).unwrap(), 8 * rounds);
     }
+}
+
+#[test]
+fn a_process_learns_which_node_owns_a_lock() {
+    let nodes = nodes("owner");
+    for (owner, node) in (0..).zip(["one", "two"]) {
+        for serving in &nodes {
+            let process = attach(&serving.address);
+            assert_eq!(process.lock_home(name_at(owner)).unwrap(), node);
+            assert_eq!(serving.node.lock_home(name_at(owner)).unwrap(), node);
+        }
+    }
+    let too_long = attach(&nodes[0].address).lock_home([b'x'; 256]);
+    assert!(matches!(too_long, Err(RequestError::Name(_))), "{too_long:?}");
 }
 
 #[test]
@@ -411,7 +425,7 @@ fn forged_guards_and_tickets_harm_nobody() {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             drawn.push((seed >> 33) as u8);
         }
-        let function = [LOCK, UNLOCK, BARRIER, GIVE_UP][round as usize % 4];
+        let function = [LOCK, UNLOCK, BARRIER, GIVE_UP, LOCK_HOME][round as usize % 5];
         let _ = liar.0.within(Duration::from_millis(20)).call(function, &drawn);
     }
     guard.unlock().unwrap();

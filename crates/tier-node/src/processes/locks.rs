@@ -362,6 +362,10 @@ impl<F: Fabric, P: Fabric> Taker<P> for LockDesk<F, P> {
                 }
             }
             LockingRequest::GiveUp { ticket, name } => Self::give_up(&process, call, ticket, &name),
+            LockingRequest::Home { name } => {
+                let node = process.tier.node();
+                call.reply(node.name_of(node.lock_home_of(&name)).into_bytes());
+            }
         }
     }
 }

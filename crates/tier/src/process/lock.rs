@@ -16,6 +16,9 @@ pub const BARRIER: u16 = 27;
 /// granted by it. Answer: the name of the node that owns the lock, or the barrier.
 pub const GIVE_UP: u16 = 28;
 
+/// Asks for the node that owns the lock and the barrier of a name. Answer: its name.
+pub const LOCK_HOME: u16 = 48;
+
 /// A request of a process about locks and barriers. The process numbers its requests that wait by *tickets*, and never
 /// uses a ticket twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,11 @@ pub enum LockingRequest {
         /// The name in that request.
         name: Name,
     },
+    /// [`LOCK_HOME`].
+    Home {
+        /// The name of the lock.
+        name: Name,
+    },
 }
 
 impl LockingRequest {
@@ -60,6 +68,7 @@ impl LockingRequest {
             LockingRequest::Unlock { .. } => UNLOCK,
             LockingRequest::Barrier { .. } => BARRIER,
             LockingRequest::GiveUp { .. } => GIVE_UP,
+            LockingRequest::Home { .. } => LOCK_HOME,
         }
     }
 
@@ -76,6 +85,7 @@ impl LockingRequest {
                 writer.u64(*ticket).u16(*members).text(name.as_bytes())
             }
             LockingRequest::GiveUp { ticket, name } => writer.u64(*ticket).text(name.as_bytes()),
+            LockingRequest::Home { name } => writer.text(name.as_bytes()),
         };
         *payload = writer.0;
     }
@@ -97,6 +107,7 @@ impl LockingRequest {
                 let ticket = reader.u64()?;
                 LockingRequest::GiveUp { ticket, name: reader.name()? }
             }
+            LOCK_HOME => LockingRequest::Home { name: reader.name()? },
             _ => return Err(Malformed),
         };
         reader.end(request)
@@ -131,7 +142,7 @@ impl Granted {
     }
 }
 
-/// Parses the answer to [`GIVE_UP`].
+/// Parses the answer to [`GIVE_UP`] or [`LOCK_HOME`].
 pub fn parse_owner(bytes: &[u8]) -> Result<String, Malformed> {
     std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Malformed)
 }
@@ -154,7 +165,8 @@ mod tests {
                 LockingRequest::Lock { ticket, name: name.clone(), waits: flag },
                 LockingRequest::Unlock { guard: ticket },
                 LockingRequest::Barrier { ticket, name: name.clone(), members },
-                LockingRequest::GiveUp { ticket, name },
+                LockingRequest::GiveUp { ticket, name: name.clone() },
+                LockingRequest::Home { name },
             ];
             let mut payload = vec![1, 2, 3];
             for request in requests {
@@ -167,7 +179,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(function in 20u16..32, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_survived(function in 20u16..64, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = (LockingRequest::parse(function, &bytes), Granted::parse(&bytes), parse_owner(&bytes));
         }
     }

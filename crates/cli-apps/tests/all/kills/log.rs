@@ -1,4 +1,5 @@
-//! Two writers and a cleaner of a log on the second node. A writer, the cleaner, or the node of the log is killed.
+//! Two writers and a cleaner of a log on the second node. A writer, the cleaner, the node of the log, or that of the
+//! first writer is killed.
 
 use super::{Nodes, below, check_survivor, kill, pass_part_of, until_killed, wait};
 use dunlin_command_testing::{Ended, HANG, Patience, Running};
@@ -7,8 +8,10 @@ use std::time::{Duration, Instant};
 
 /// The transactions of a writer, of two entries each.
 const TRANSACTIONS: usize = 3000;
-const APPEND: [&str; 7] = ["apps", "log", "append", "orders", "--together=2", "--positions", "--wait=60s"];
-const CLEAN: [&str; 5] = ["apps", "log", "clean", "orders", "--positions"];
+/// The second node is the home of its regions' names, and the first one that of the first locks of its writers' rows.
+const LOG: &str = "orders-30";
+const APPEND: [&str; 7] = ["apps", "log", "append", LOG, "--together=2", "--positions", "--wait=60s"];
+const CLEAN: [&str; 5] = ["apps", "log", "clean", LOG, "--positions"];
 
 fn input(writer: usize) -> String {
     let entries = |number: usize| {
@@ -75,9 +78,11 @@ impl HandedOn {
 /// Kills a process while writers and the cleaner run; returns whether it was in time.
 fn round(victim: usize, time: &mut Option<Duration>) -> bool {
     let mut nodes = Nodes::start();
-    let create = ["apps", "log", "create", "orders", "--on", "two", "--size", "64KiB", "--lease", "300ms"];
-    nodes.run(0, &[&create[..], &["--grant", "anyone=rw"]].concat()).well();
-    let clean = |nodes: &Nodes| nodes.spawn(0, &[&CLEAN[..], &["--follow"]].concat());
+    // The node that makes and cleans the log. The log ends with its record, which is at that node.
+    let at = usize::from(victim == 4);
+    let create = ["apps", "log", "create", LOG, "--on", "two", "--size", "64KiB", "--lease", "300ms"];
+    nodes.run(at, &[&create[..], &["--grant", "anyone=rw"]].concat()).well();
+    let clean = |nodes: &Nodes| nodes.spawn(at, &[&CLEAN[..], &["--follow"]].concat());
     let mut cleaner = Some(clean(&nodes));
     let mut writers = [0, 1]
         .map(|writer| Some(Running::with_input(nodes.words(writer, &APPEND), input(writer).as_bytes())));
@@ -99,8 +104,9 @@ fn round(victim: usize, time: &mut Option<Duration>) -> bool {
             cleaner = Some(clean(&nodes));
             is_killed = is;
         }
-        3 => {
-            nodes.kill(1);
+        3 | 4 => {
+            // The second node has the log. The cleaner closes the hole of the writer at the first one.
+            nodes.kill(4 - victim);
             is_killed = true;
         }
         _ => {}
@@ -113,7 +119,7 @@ fn round(victim: usize, time: &mut Option<Duration>) -> bool {
                 if patience.look() {
                     continue;
                 }
-                let status = nodes.run(0, &["apps", "log", "status", "orders"]).text();
+                let status = nodes.run(at, &["apps", "log", "status", LOG]).text();
                 assert!(status != seen, "victim {victim}, {is_killed}: a writer does not go on: {status}");
                 (seen, patience) = (status, Patience::new(HANG / 4));
             }
@@ -130,7 +136,7 @@ fn round(victim: usize, time: &mut Option<Duration>) -> bool {
     } else {
         // It is empty in the end: nobody has lost room.
         wait("an empty log", || {
-            let status = nodes.run(0, &["apps", "log", "status", "orders"]).well().text();
+            let status = nodes.run(at, &["apps", "log", "status", LOG]).well().text();
             status.contains("0 B of 64 KiB in use").then_some(())
         });
         cleaner.signal("INT");
@@ -141,7 +147,11 @@ fn round(victim: usize, time: &mut Option<Duration>) -> bool {
         assert!(is_killed || ends.iter().all(|end| end.code() == Some(0)), "{ends:?}");
     }
     for (writer, end) in ends.iter().enumerate() {
-        assert!(victim == 3 || victim == writer || end.code() == Some(0), "{}", end.errors);
+        if victim == 4 && writer == 0 {
+            check_survivor(end);
+        } else {
+            assert!(victim == 3 || victim == writer || end.code() == Some(0), "{}", end.errors);
+        }
         handed_on.check(writer, end, victim != 3);
     }
     is_killed
@@ -149,15 +159,18 @@ fn round(victim: usize, time: &mut Option<Duration>) -> bool {
 
 #[test]
 fn kills_at_random_points_lose_and_repeat_no_transaction() {
-    let (mut time, mut counts) = (None, [0; 4]);
+    let (mut time, mut counts) = (None, [0; 5]);
     // The first round only measures the time of all commits.
-    assert!(!round(4, &mut time));
+    assert!(!round(5, &mut time));
     until_killed(|_| {
-        let victim = below(4) as usize;
+        let victim = below(5) as usize;
         let is_killed = round(victim, &mut time);
         counts[victim] += u32::from(is_killed);
         is_killed
     });
-    let [one, two, cleaners, homes] = counts;
-    println!("killed: writers {}, cleaners {cleaners}, nodes of the log {homes}", one + two);
+    let [one, two, cleaners, homes, nodes] = counts;
+    println!(
+        "killed: writers {}, cleaners {cleaners}, nodes of the log {homes}, nodes of a writer {nodes}",
+        one + two
+    );
 }
