@@ -35,19 +35,21 @@ const PAUSE: Nanos = 200_000;
 struct Stage {
     now: Arc<AtomicU64>,
     /// The nodes that have completed each stage.
-    complete: Arc<[AtomicU64; 4]>,
+    complete: Arc<[AtomicU64; 5]>,
 }
 
 /// Threads use regions.
 const STORM: u64 = 0;
+/// Threads end their last operations.
+const QUIET: u64 = 1;
 /// Nodes check all regions that must be there.
-const CHECK: u64 = 1;
+const CHECK: u64 = 2;
 /// Their makers free them.
-const FREE: u64 = 2;
+const FREE: u64 = 3;
 /// Nodes look for memory that is left over.
-const COUNT: u64 = 3;
+const COUNT: u64 = 4;
 /// Nodes end.
-const OVER: u64 = 4;
+const OVER: u64 = 5;
 
 impl Stage {
     fn is_storm(&self) -> bool {
@@ -151,6 +153,8 @@ impl NodePart {
             })
             .collect();
         tasks.into_iter().for_each(Task::join);
+        self.stage.wait(&self.sim, QUIET);
+        self.stage.complete(QUIET);
         self.stage.wait(&self.sim, CHECK);
         self.check_all(&tier);
         self.stage.complete(CHECK);
@@ -298,6 +302,8 @@ impl Course<'_> {
                     book.abandon(gone.first, gone.first + APART);
                     killed(node);
                     sleep(sim.time() + back_after);
+                    // A killed thread may go on for an instant, until it next waits.
+                    killed(node);
                     nodes[node] = start_node(node);
                 }
                 TierAct::CutOff { node, lasts } => {
@@ -345,6 +351,6 @@ pub(super) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
     let killed = |node: usize| {
         model.killed(node, node * drawn.actors..(node + 1) * drawn.actors, drawn.is_kept);
     };
-    let steps = &[CHECK, FREE, COUNT];
+    let steps = &[QUIET, CHECK, FREE, COUNT];
     Course { sim, drawn, book, stage: &stage, steps, keepers: &keepers }.direct(play, killed);
 }
