@@ -2,11 +2,11 @@
 
 use crate::memory::SimMemory;
 use crate::shared::Shared;
-use crate::{Sim, SimHost};
 use dunlin_fabric::{Address, AnyMemory, KeeperError, Memory as _, MemoryKeeper, Scheme};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A keeper of registered memory, which no event of the run ends. Clones are the same one.
+/// A keeper of registered memory, which no event of the run ends. [`Sim::kept_by`](crate::Sim::kept_by) connects a process.
+/// Clones are the same one.
 #[derive(Clone, Debug, Default)]
 pub struct SimKeeper(Arc<Mutex<Kept>>);
 
@@ -29,19 +29,14 @@ impl SimKeeper {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects a process of the run to this keeper, which then serves nobody else as long as the result and that process
-    /// live.
-    ///
-    /// # Errors
-    /// [`KeeperError::Busy`]: another process has the memory, and lives.
-    pub fn connect(&self, sim: &Sim) -> Result<SimKept, KeeperError> {
-        let SimHost { shared, process } = &sim.host;
+    /// Connects a process of the run.
+    pub(crate) fn connect(&self, shared: &Shared, process: u32) -> Result<SimKept, KeeperError> {
         let mut kept = self.lock();
         if kept.owner.is_some_and(|owner| is_alive(shared, owner)) {
             let address = Address::new(Scheme::Sim, "keeper");
             return Err(address.map_or(KeeperError::Private, KeeperError::Busy));
         }
-        (kept.owner, kept.owners) = (Some(*process), kept.owners + 1);
+        (kept.owner, kept.owners) = (Some(process), kept.owners + 1);
         let number = kept.owners;
         drop(kept);
         Ok(SimKept { keeper: self.clone(), number })

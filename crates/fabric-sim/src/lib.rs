@@ -85,7 +85,7 @@ pub use settings::{
 pub use dunlin_rnic_model::Counters as NicCounters;
 
 use dunlin_fabric::{
-    Access, Address, Atomics, Capabilities, CreateError, DialError, Fabric, ListenError, Nanos,
+    Access, Address, Atomics, Capabilities, CreateError, DialError, Fabric, KeeperError, ListenError, Nanos,
     PlainPayloads, Rates, RegisterError, Site,
 };
 use machine::Process;
@@ -177,6 +177,15 @@ impl Sim {
             ..(*self.capabilities).clone()
         };
         Sim { capabilities: Arc::new(capabilities), within: Some(machine), ..self.clone() }
+    }
+
+    /// Connects this process to a keeper of memory, which then serves no other one as long as the result and this process
+    /// live.
+    ///
+    /// # Errors
+    /// [`KeeperError::Busy`]: another process has the memory, and lives.
+    pub fn kept_by(&self, keeper: &SimKeeper) -> Result<SimKept, KeeperError> {
+        keeper.connect(&self.host.shared, self.host.process)
     }
 
     /// Returns the name of an address among all addresses of the run.

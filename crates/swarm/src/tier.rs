@@ -172,7 +172,7 @@ impl NodePart {
         let mut config = self.drawn.config_of(self.node);
         let Some(keeper) = &self.keeper else { return Tier::within(&self.sim, config) };
         config.memory_source = Some(MemorySource::of(&self.sim));
-        Tier::within_kept(&self.sim, config, Box::new(keeper.connect(&self.sim)?))
+        Tier::within_kept(&self.sim, config, Box::new(self.sim.kept_by(keeper)?))
     }
 
     /// Reads every region that must be there and that this node may read.

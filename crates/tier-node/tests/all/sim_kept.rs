@@ -25,7 +25,7 @@ fn settings_of(sim: &Sim, node: &str) -> TierConfig {
 /// Starts a life of bob on its machine.
 fn life(sim: &Sim, keeper: &SimKeeper) -> (Sim, Tier<Sim>) {
     let process = sim.process_on(1);
-    let kept = keeper.connect(&process).unwrap();
+    let kept = process.kept_by(keeper).unwrap();
     let settings = settings_of(&process, "bob");
     let tier = Tier::within_kept(&process, settings, Box::new(kept)).unwrap();
     (process, tier)
@@ -115,11 +115,11 @@ fn a_keeper_serves_one_life_at_a_time() {
     Sim::run_with(settings, 1, |sim| {
         let keeper = SimKeeper::new();
         let (process, bob) = life(&sim, &keeper);
-        assert!(keeper.connect(&sim.process_on(1)).is_err(), "bob lives");
+        assert!(sim.process_on(1).kept_by(&keeper).is_err(), "bob lives");
         process.kill();
         drop(bob);
         let stranger = sim.process_on(0);
-        let kept = keeper.connect(&stranger).unwrap();
+        let kept = stranger.kept_by(&keeper).unwrap();
         let other = Tier::within_kept(&stranger, settings_of(&stranger, "alice"), Box::new(kept));
         assert!(matches!(other, Err(JoinError::Kept { what: "the node", .. })), "{other:?}");
         drop(other);
