@@ -106,12 +106,17 @@ impl LogLoad {
         let threads = self.beside.map_or(0, |stream| stream.threads) + 2 * self.threads;
         let mut settings = cluster(machines, machines * (threads + TASKS), LIMIT);
         let profile = Profile::built_in(&self.profile)?;
-        let pause = self.extra_ns(&profile) + Prices::of(&profile).verbs().benchmark_loop_ns as Nanos;
+        let pauses = Pauses {
+            commit: self.extra_ns(&profile)
+                + self.own_work_ns(&profile)
+                + Prices::of(&profile).verbs().benchmark_loop_ns as Nanos,
+            stored: bytes_ns(&profile, self.extent()),
+        };
         cost_as(&mut settings, profile, 1);
         // Requests of several threads reach a NIC in order.
         settings.slack = 0;
         let load = self.clone();
-        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| load.play(sim, pause, course);
+        let play = move |sim: &Sim, course: &Arc<MeasuredRun<Counted>>| load.play(sim, pauses, course);
         Ok(MeasuredRun::run(settings, seed, play)?.0)
     }
 
@@ -124,6 +129,16 @@ impl LogLoad {
             Extra::User => number(Parameter::Indirection) + number(Parameter::Crossings),
         };
         OPERATIONS * nanoseconds as Nanos
+    }
+
+    /// Returns the application's own time of a commit: its entries are copied into the writer's buffer, and the checksum
+    /// reads the transaction once.
+    fn own_work_ns(&self, profile: &Profile) -> Nanos {
+        let entries = u64::from(self.entries) * u64::from(self.entry);
+        match self.way {
+            Way::OneSided => bytes_ns(profile, entries + self.extent()),
+            Way::Calls => bytes_ns(profile, entries),
+        }
     }
 
     /// Returns the bytes of the log that a transaction takes.
@@ -143,7 +158,8 @@ impl LogLoad {
         }
     }
 
-    fn play(&self, sim: &Sim, pause: Nanos, course: &Arc<MeasuredRun<Counted>>) -> Result<(), CourseError> {
+    fn play(&self, sim: &Sim, pauses: Pauses, course: &Arc<MeasuredRun<Counted>>) -> Result<(), CourseError> {
+        let pause = pauses.commit;
         let machines = self.nodes + usize::from(self.beside.is_some());
         let names: Vec<String> = (0..machines).map(|node| format!("node-{node}")).collect();
         let peers: Vec<Peer> = names
@@ -166,7 +182,7 @@ impl LogLoad {
             nodes.push((sim, tier));
         }
         if self.way == Way::Calls {
-            return self.by_calls(sim, &nodes, pause, course);
+            return self.by_calls(sim, &nodes, pauses, course);
         }
         create(&nodes[0].1, LOG, &config).map_err(failed)?;
         let beside = self.beside.map(|stream| stream.start(&nodes, self.nodes, pause, course)).transpose()?;
@@ -175,7 +191,7 @@ impl LogLoad {
         let cleaning = cleaning.map(|(sim, tier)| {
             let (own, tier, written, course) =
                 (sim.clone(), tier.clone(), Arc::clone(&written), Arc::clone(course));
-            let body = move || course.ended(clean(&own, &tier, &written));
+            let body = move || course.ended(clean(&own, &tier, pauses.stored, &written));
             sim.host().spawn("cleaning", Box::new(body)).map_err(thread)
         });
         let cleaning = cleaning.transpose()?;
@@ -203,7 +219,7 @@ impl LogLoad {
         &self,
         sim: &Sim,
         nodes: &[(Sim, Tier<Sim>)],
-        pause: Nanos,
+        pauses: Pauses,
         course: &Arc<MeasuredRun<Counted>>,
     ) -> Result<(), CourseError> {
         let extent = self.extent() as usize;
@@ -215,9 +231,11 @@ impl LogLoad {
             let calls = Arc::new(tier.register(LOG, 0).map_err(thread)?);
             // As many as have a call under way.
             for _ in 0..self.threads * self.nodes {
-                let (calls, replica, course) = (Arc::clone(&calls), Arc::clone(&replica), Arc::clone(course));
-                let body = Box::new(move || course.ended(replicate(&calls, &replica, extent, &course)));
-                receiving.push(sim.host().spawn("receiving", body).map_err(thread)?);
+                let (own, calls, replica) = (sim.clone(), Arc::clone(&calls), Arc::clone(&replica));
+                let course = Arc::clone(course);
+                let body =
+                    move || course.ended(replicate(&own, &calls, &replica, (extent, pauses.stored), &course));
+                receiving.push(sim.host().spawn("receiving", Box::new(body)).map_err(thread)?);
             }
         }
         let start = sim.host().signal();
@@ -226,7 +244,7 @@ impl LogLoad {
             for _ in 0..self.threads {
                 let (load, own, tier, of_thread) =
                     (self.clone(), sim.clone(), tier.clone(), Arc::clone(course));
-                let body = move || load.call(&own, &tier, pause, &of_thread);
+                let body = move || load.call(&own, &tier, pauses.commit, &of_thread);
                 tasks.push(spawn_at(sim, &start, course, body)?);
             }
         }
@@ -296,6 +314,20 @@ impl LogLoad {
     }
 }
 
+/// Returns the time for this number of bytes; a checksum reads a byte in the time of its copy.
+fn bytes_ns(profile: &Profile, bytes: u64) -> Nanos {
+    (bytes as f64 * profile.number(Parameter::PriceCopyByte)) as Nanos
+}
+
+/// Processor time of the application, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Pauses {
+    /// In each commit.
+    commit: Nanos,
+    /// For each transaction that the cleaner checks, or a replica stores.
+    stored: Nanos,
+}
+
 /// A copy of a log that is written by calls.
 struct Replica {
     /// It gives the positions.
@@ -322,9 +354,10 @@ impl Replica {
 
 /// Receives transactions, stores them, and answers with their positions, until the run is over.
 fn replicate(
+    sim: &Sim,
     calls: &Calls<Sim>,
     replica: &Mutex<Replica>,
-    extent: usize,
+    (extent, each): (usize, Nanos),
     course: &MeasuredRun<Counted>,
 ) -> Result<(), CourseError> {
     let mut buffer = vec![0; extent];
@@ -332,6 +365,7 @@ fn replicate(
         match calls.receive_within(&mut buffer, LOOK_EVERY) {
             Ok(request) => {
                 let position = replica.lock().unwrap_or_else(PoisonError::into_inner).store(&buffer);
+                sim.host().work(each);
                 request.reply(&position.to_le_bytes());
             }
             Err(ReceiveError::NoCall) => {}
@@ -345,11 +379,12 @@ fn failed(error: LogError) -> CourseError {
     thread(WithSources(&error))
 }
 
-/// Cleans the log until all writers have ended.
-fn clean(sim: &Sim, tier: &Tier<Sim>, written: &AtomicBool) -> Result<(), CourseError> {
+/// Cleans the log until all writers have ended. A transaction takes `each` nanoseconds of the cleaner's own.
+fn clean(sim: &Sim, tier: &Tier<Sim>, each: Nanos, written: &AtomicBool) -> Result<(), CourseError> {
     let mut cleaner = Cleaner::open(tier, LOG).map_err(failed)?;
     while !written.load(Ordering::Relaxed) {
         let cleaned = cleaner.clean(|_| ControlFlow::Continue(())).map_err(failed)?;
+        sim.host().work(cleaned.transactions * each);
         if cleaned.transactions == 0 {
             let host = sim.host();
             host.sleep(host.now() + PAUSE);
