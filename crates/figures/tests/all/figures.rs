@@ -615,6 +615,10 @@ fn scalerpc_9() {
             ("FaSST, median", 2),
             ("HERD, maximum", 1),
             ("FaSST, maximum", 1),
+            ("ScaleRPC, largest step between percentiles", 2),
+            ("RawWrite, largest step between percentiles", 2),
+            ("HERD, largest step between percentiles", 2),
+            ("FaSST, largest step between percentiles", 2),
             ("maximum of ScaleRPC over the largest of the others", 2),
         ],
     );

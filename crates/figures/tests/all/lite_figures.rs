@@ -34,6 +34,7 @@ fn lite_6_and_7() {
             ("the tier over WRITE", 3),
             ("LITE, kernel over WRITE", 3),
             ("LITE, user over WRITE", 3),
+            ("the tier, through the node: longer than in one process", 3),
             ("TCP/IP over WRITE", 3),
         ],
     );
@@ -42,6 +43,7 @@ fn lite_6_and_7() {
         &[
             ("the tier over WRITE", 3),
             ("the tier, 8 threads over WRITE, 8 threads", 3),
+            ("the tier, through the node, 8 threads over WRITE, 8 threads", 3),
             ("LITE, kernel, 8 threads over WRITE, 8 threads", 3),
             ("LITE, user, 8 threads over WRITE, 8 threads", 3),
             ("TCP/IP over WRITE", 3),
