@@ -34,9 +34,7 @@ impl<P: Fabric> Tier<P> {
         from: Position<'_, Lmr<P>>,
         length: u64,
     ) -> Result<(), OperationError> {
-        self.check_own(to.lmr)?;
-        self.check_own(from.lmr)?;
-        from.lmr.usually().copy(from.offset, length, to.lmr, to.offset)
+        self.copy(from.lmr.usually(), from.offset, to, length)
     }
 
     /// As [`memcpy`](Tier::memcpy), with a time of its own: as [`Lmr::within`].
@@ -50,9 +48,19 @@ impl<P: Fabric> Tier<P> {
         from: Position<'_, Lmr<P>>,
         length: u64,
     ) -> Result<(), OperationError> {
+        self.copy(from.lmr.within(time), from.offset, to, length)
+    }
+
+    fn copy(
+        &self,
+        from: Within<'_, P>,
+        offset: u64,
+        to: Position<'_, Lmr<P>>,
+        length: u64,
+    ) -> Result<(), OperationError> {
         self.check_own(to.lmr)?;
         self.check_own(from.lmr)?;
-        from.lmr.within(time).copy(from.offset, length, to.lmr, to.offset)
+        from.copy(offset, length, to.lmr, to.offset)
     }
 
     /// Checks that a handle is one of this attachment's.

@@ -52,9 +52,7 @@ impl<F: Fabric> Tier<F> {
         from: Position<'_, Lmr<F>>,
         length: u64,
     ) -> Result<(), OperationError> {
-        self.check_own(to.lmr)?;
-        self.check_own(from.lmr)?;
-        from.lmr.usually().copy(from.offset, length, to.lmr, to.offset)
+        self.copy(from.lmr.usually(), from.offset, to, length)
     }
 
     /// As [`memcpy`](Tier::memcpy), with a time of its own: as [`Lmr::within`].
@@ -68,9 +66,19 @@ impl<F: Fabric> Tier<F> {
         from: Position<'_, Lmr<F>>,
         length: u64,
     ) -> Result<(), OperationError> {
+        self.copy(from.lmr.within(time), from.offset, to, length)
+    }
+
+    fn copy(
+        &self,
+        from: Within<'_, F>,
+        offset: u64,
+        to: Position<'_, Lmr<F>>,
+        length: u64,
+    ) -> Result<(), OperationError> {
         self.check_own(to.lmr)?;
         self.check_own(from.lmr)?;
-        from.lmr.within(time).copy(from.offset, length, to.lmr, to.offset)
+        from.copy(offset, length, to.lmr, to.offset)
     }
 
     /// Checks that a handle is one of this node's.

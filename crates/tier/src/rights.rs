@@ -274,7 +274,7 @@ mod tests {
         let left = grants.revoke(&alice, &to(&bob), Rights::READ.with(Rights::MASTER)).unwrap();
         assert_eq!(left, Rights::READ.with(Rights::WRITE), "READ is that of anyone");
         assert_eq!(grants.revoke(&bob, &to(&alice), Rights::READ), Err(GrantError::NotMaster));
-        // Again, and of a principal that has none.
+        // A revocation can be repeated, and be of a principal without grants.
         assert_eq!(grants.revoke(&alice, &to(&bob), Rights::MASTER), Ok(left));
         assert_eq!(grants.revoke(&alice, &to(&principal("carol")), Rights::ALL), Ok(Rights::READ));
         assert_eq!(grants.revoke(&alice, &Grantee::Anyone, Rights::ALL), Ok(Rights::NONE));

@@ -2,6 +2,7 @@
 
 use dunlin_command_testing::{Folder, Running, await_none_with, debris, dunlin, unique};
 use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 /// A node by itself that runs.
 pub(crate) struct Node {
@@ -17,6 +18,19 @@ impl Node {
         let running = Running::start(words);
         assert_eq!(running.line(), format!("listening on {attach}"));
         Node { running: Some(running), attach }
+    }
+
+    /// Returns the status once it has this text; fails after a minute.
+    fn status_with(&self, text: &str) -> String {
+        let begin = Instant::now();
+        loop {
+            let status = dunlin(self.words(&["node", "status"])).well().text();
+            if status.contains(text) {
+                return status;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "no {text}: {status}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub(crate) fn words<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
@@ -256,7 +270,7 @@ fn an_interrupted_put_leaves_no_region() {
     // The pipe stays open: the command waits for the rest.
     let mut input = command.stdin.take().expect("piped");
     input.write_all(&vec![7; 3_000_000]).expect("written");
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while !dunlin(node.words(&["tier", "ls"])).text().contains("slow") {
         assert!(begin.elapsed() < dunlin_command_testing::HANG, "it does not begin");
     }
@@ -319,13 +333,7 @@ fn nodes_of_a_directory_show_their_view_and_leave() {
     let mut second = second;
     let ended = second.running.take().expect("running").end().well();
     assert!(ended.errors.contains("leaving the cluster"), "{}", ended.errors);
-    let status = loop {
-        let status = dunlin(first.words(&["node", "status"])).well().text();
-        if status.contains("1 of 2 nodes are alive") {
-            break status;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    };
+    let status = first.status_with("1 of 2 nodes are alive");
     assert!(status.contains("left"), "{status}");
     dunlin(first.words(&["tier", "get", "kept"])).failed(1, &["two is dead, or has left, in view"]);
     dunlin(first.words(&["node", "leave", "--force"])).well();
@@ -339,9 +347,7 @@ fn a_node_is_drained_and_leaves_without_a_loss() {
         let listen = unique(name);
         Node::start(&["--directory", &address, "--name", name, "--listen", &listen, "--memory", "4MiB"])
     });
-    while !dunlin(one.words(&["node", "status"])).well().text().contains("3 of 3 nodes are alive") {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    one.status_with("3 of 3 nodes are alive");
     let text = |number: usize| format!("the bytes of region {number}");
     for number in 0..7 {
         let (name, text) = (format!("lent/{number}"), text(number));

@@ -54,7 +54,7 @@ fn rights_end<F: Fabric>(tiers: &[Tier<F>; 3]) {
     assert_refused(bob.map("r", BOTH), RecordError::Denied { wanted, has });
     drop(writer);
 
-    // What is revoked can be granted again; a revocation can be repeated, also of rights that nobody has.
+    // A revoked right can be granted again. A revocation can be repeated, and takes rights that nobody has.
     assert_eq!(region.revoke("bob", Rights::WRITE).unwrap(), Rights::READ);
     assert_eq!(region.revoke("nobody", Rights::ALL).unwrap(), Rights::READ);
     region.grant("bob", Rights::WRITE.with(Rights::MASTER)).unwrap();

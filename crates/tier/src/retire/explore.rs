@@ -139,7 +139,7 @@ enum Moved {
     GivenUp,
 }
 
-/// What happens to the region.
+/// The fate of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aim {
     Free,

@@ -311,7 +311,7 @@ fn is_refused(lie: ServerLie, told_in: ToldIn) {
             .collect();
         let host = fabric.host().clone();
         let mut client = connect(&fabric);
-        // Another client has the lease, if this one has none.
+        // Either this client gets the lease, or another one.
         let mut other = (told_in != ToldIn::Process).then(|| connect(&fabric));
         other.as_mut().unwrap_or(&mut client).call(ECHO, b"leased").unwrap();
         let waits =
