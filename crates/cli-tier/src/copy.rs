@@ -5,10 +5,10 @@ use clap::Args;
 use dunlin_command::attach::AttachArguments;
 use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
-use dunlin_command::progress;
+use dunlin_command::{arguments, progress};
 use dunlin_tier_client::{Lmr, Published, Rights, Spec, Tier};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
 The nodes that store the region write the bytes to the new one: they do not pass through this command. Others may write
@@ -37,6 +37,9 @@ pub(crate) struct CopyArguments {
     /// everyone; may be repeated
     #[arg(long, value_name = "PRINCIPAL=RIGHTS", value_parser = grant)]
     grant: Vec<(String, Rights)>,
+    /// Free the new region after this time, unless 'dunlin tier lease' or a master renews it
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
+    lease: Option<Duration>,
     #[command(flatten)]
     attach: AttachArguments,
 }
@@ -70,7 +73,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<ExitCode, Failure> {
     let place = Spec::spread(arguments.on.iter().map(String::as_str));
     let to = tier.malloc(from.len(), place).map_err(Failure::new)?;
     let bytes = copy(&tier, &from, &to, &arguments.to, &interrupt)?;
-    let spec = described(Spec::here().named(&arguments.to), &arguments.grant);
+    let spec = described(Spec::here().named(&arguments.to), &arguments.grant, arguments.lease);
     match tier.publish(&to, spec) {
         Ok(Published::InPlace) => {}
         Ok(Published::Copied(_)) => output::note("the bytes were copied once more, to get their name"),

@@ -24,6 +24,7 @@ Examples:
   dunlin tier put data/model model.bin --on node-2 --on node-3 --grant alice=rw --grant anyone=r
   dunlin tier put data/model model.bin --direct
   dunlin tier put backup/model model.bin --on node-2 --priority low
+  dunlin tier put job-7/input rows.bin --lease 2h
   zcat dump.gz | dunlin tier put dump - --size 1GiB";
 
 /// The most bytes of standard input without a size.
@@ -59,6 +60,9 @@ pub(crate) struct PutArguments {
     /// everyone; may be repeated
     #[arg(long, value_name = "PRINCIPAL=RIGHTS", value_parser = grant)]
     grant: Vec<(String, Rights)>,
+    /// Free the region after this time, unless 'dunlin tier lease' or a master renews it
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
+    lease: Option<Duration>,
     #[command(flatten)]
     priority: PriorityArguments,
     #[command(flatten)]
@@ -81,8 +85,9 @@ pub(crate) fn grant(text: &str) -> Result<(String, Rights), String> {
     }
 }
 
-/// Adds grants to the description of a region.
-pub(crate) fn described(spec: Spec, grants: &[(String, Rights)]) -> Spec {
+/// Adds grants and a lease to the description of a region.
+pub(crate) fn described(spec: Spec, grants: &[(String, Rights)], lease: Option<Duration>) -> Spec {
+    let spec = lease.into_iter().fold(spec, Spec::leased);
     grants.iter().fold(spec, |spec, (principal, rights)| match principal.as_str() {
         "anyone" => spec.grant_anyone(*rights),
         principal => spec.grant(principal, *rights),
@@ -228,7 +233,7 @@ pub(crate) fn run(arguments: &PutArguments) -> Result<ExitCode, Failure> {
     if arguments.direct {
         spec = spec.direct();
     }
-    let spec = described(spec, &arguments.grant);
+    let spec = described(spec, &arguments.grant, arguments.lease);
     let begin = Instant::now();
     let region = tier.malloc(length, spec).map_err(|error| {
         let help = format!("if the name is taken, free its region: dunlin tier free {}", arguments.name);

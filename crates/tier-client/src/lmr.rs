@@ -3,10 +3,10 @@
 use crate::attachment::Attachment;
 use crate::tier::Tier;
 use crate::within::{Within, nothing};
-use dunlin_fabric::Fabric;
+use dunlin_fabric::{Fabric, nanos};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_tier::message::Malformed;
-use dunlin_tier::process::{FREE, GRANT, MOVE, Opened, ProcessRequest, REVOKE, UNMAP};
+use dunlin_tier::process::{FREE, GRANT, LEASE, MOVE, Opened, ProcessRequest, REVOKE, UNMAP};
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{AccessError, Grantee, Principal, Priority, Rights};
 use dunlin_tier_node::{OperationError, RequestError};
@@ -194,6 +194,13 @@ impl<P: Fabric> Lmr<P> {
             [bits] => Rights::from_bits(*bits).ok_or(Malformed),
             _ => Err(Malformed),
         })?)
+    }
+
+    /// Gives the region, which has a name, a lease that begins now: it is freed when the lease runs out. `None` takes the
+    /// lease away. This handle needs MASTER. As [`dunlin_tier_node::Lmr::lease`].
+    pub fn lease(&self, lease: Option<Duration>) -> Result<(), RequestError> {
+        let request = ProcessRequest::Lease { handle: self.opened.handle, length: lease.map(nanos) };
+        Ok(self.attachment.call(LEASE, &request, nothing)?)
     }
 
     /// Frees the region for all (`LT_free`). This handle needs MASTER. Returns when no node can touch the memory any

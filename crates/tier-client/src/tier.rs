@@ -93,9 +93,9 @@ impl<P: Fabric> Tier<P> {
     /// Allocates a zeroed region of `length` bytes (`LT_malloc`); this process's principal becomes its master. Blocks
     /// until [`AttachConfig::timeout`] at most.
     pub fn malloc(&self, length: u64, spec: Spec) -> Result<Lmr<P>, RequestError> {
-        let (nodes, name, grants) = described(&spec)?;
+        let (nodes, name, grants, lease) = described(&spec)?;
         let is_direct = spec.is_direct();
-        let request = ProcessRequest::Malloc { length, nodes, name, grants, is_direct };
+        let request = ProcessRequest::Malloc { length, nodes, name, grants, lease, is_direct };
         let opened = self.attachment.call(MALLOC, &request, Opened::parse)?;
         Ok(Lmr::new(self, opened, Rights::ALL))
     }
@@ -118,9 +118,10 @@ impl<P: Fabric> Tier<P> {
             self.check_own(region).map_err(RequestError::Access)?;
         }
         let name = |region: &Lmr<P>, spec: &Spec| {
-            let (nodes, name, grants) = described(spec)?;
+            let (nodes, name, grants, lease) = described(spec)?;
             let Some(name) = name else { return Ok(false) };
-            let request = ProcessRequest::Publish { handle: region.opened.handle, nodes, name, grants };
+            let handle = region.opened.handle;
+            let request = ProcessRequest::Publish { handle, nodes, name, grants, lease };
             Ok(self.attachment.call(PUBLISH, &request, |answer| match answer {
                 [in_place @ 0..=1] => Ok(*in_place == 1),
                 _ => Err(Malformed),
@@ -230,7 +231,7 @@ fn described(spec: &Spec) -> Result<Description, RequestError> {
     if grants.len() > dunlin_tier::MAX_GRANTS {
         return Err(too_many("grants of one region", dunlin_tier::MAX_GRANTS));
     }
-    Ok((nodes, name, grants))
+    Ok((nodes, name, grants, spec.lease()))
 }
 
 impl<P: Fabric> AnyTier for Tier<P> {

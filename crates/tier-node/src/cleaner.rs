@@ -1,5 +1,5 @@
-//! The cleaner: one thread of a node that zeroes released memory, tells other nodes of closed handles, and ends frees
-//! that take long.
+//! The cleaner: one thread of a node that zeroes released memory, tells other nodes of closed handles, ends frees that
+//! take long, and begins those of regions whose leases have run out.
 
 use crate::error::RequestError;
 use crate::free::Free;
@@ -41,6 +41,9 @@ pub(crate) struct Word {
     /// It is repeated until then, whether the owner has heard it or not; in nanoseconds, 0 for once.
     pub(crate) repeat_until: Nanos,
 }
+
+/// The most leases that end at a time.
+const LEASES_AT_ONCE: usize = 64;
 
 /// The most messages to owners that wait, and the most closed handles. Each lock has two at most, unless its owner is gone.
 const MAX_WORDS: usize = 4096;
@@ -123,6 +126,19 @@ fn release_left<F: Fabric>(node: &Node<F>, id: LmrId, stores: &mut BTreeSet<Node
     stores.is_empty()
 }
 
+/// Begins to free regions whose leases have run out; returns the time to look again.
+fn end_leases<F: Fabric>(node: &Node<F>) -> Nanos {
+    let now = node.fabric.host().now();
+    let overdue: Vec<LmrId> = node.state().directory.overdue(now).take(LEASES_AT_ONCE).collect();
+    overdue.into_iter().for_each(|id| node.free_overdue(id));
+    match node.state().directory.next_lease_end() {
+        None => Nanos::MAX,
+        // Those that are in use are looked at again.
+        Some(end) if end <= now => now.saturating_add(TRY_EVERY),
+        Some(end) => end,
+    }
+}
+
 /// Runs until the node ends.
 pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
     let host = node.fabric.host();
@@ -146,6 +162,7 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         });
         left_over.retain_mut(|(id, stores)| node.is_over() || !release_left(node, *id, stores));
         tell_owners(node, &mut words);
+        let leases = end_leases(node);
         let settles = node.state().settle(host.now());
         while !node.is_over() && node.clean_one() {}
         let retry = if frees.is_empty() && words.is_empty() && left_over.is_empty() && untold.is_empty() {
@@ -153,7 +170,7 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         } else {
             host.now().saturating_add(TRY_EVERY)
         };
-        let until = settles.unwrap_or(Nanos::MAX).min(retry);
+        let until = settles.unwrap_or(Nanos::MAX).min(retry).min(leases);
         node.cleaner.wait(seen, until);
     }
 }

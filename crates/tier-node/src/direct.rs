@@ -11,7 +11,9 @@ use crate::tier::Running;
 use dunlin_fabric::{Fabric, Host, Memory, Nanos, Region, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::process::NoDirect;
-use dunlin_tier::{AccessError, Handle, Holder, Holders, Kind, Layout, LmrId, Operation, Principal, Rights};
+use dunlin_tier::{
+    AccessError, Handle, Holder, Holders, Kind, Layout, LmrId, NodeId, Operation, Principal, Rights,
+};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -282,26 +284,11 @@ impl<F: Fabric> Node<F> {
     /// Asks the holders of a region whose record this node keeps to let go, in the name of a master or of a node, and
     /// waits for them for the time that a node has to stop.
     pub(crate) fn clear_holders(&self, id: LmrId, by: Option<&Principal>) -> Result<(), Refusal> {
-        let (memory, mappers, stores) = self.state().directory.users(id, by)?;
-        // A direct mapping has all bytes on its own node.
-        let [store] = stores[..] else { return Ok(()) };
-        if !mappers.contains(&store) {
-            return Ok(());
-        }
+        let users = self.state().directory.users(id, by)?;
         let (host, mut pause) = (self.fabric.host(), PAUSES[0]);
         let until = host.now().saturating_add(nanos(self.config.stop_timeout));
         loop {
-            let holders = if store == self.me {
-                self.ask_holders(memory)
-            } else if self.roster.dead_in(store).is_some() {
-                Holders::default()
-            } else {
-                match self.ask(store, Request::LetGo { id: memory }, host.now().saturating_add(QUESTION)) {
-                    Ok(Reply::Held(holders)) => holders,
-                    // The free or the move stops this node, or fences it.
-                    _ => Holders::default(),
-                }
-            };
+            let holders = self.ask_users(&users);
             if holders.is_empty() {
                 return Ok(());
             }
@@ -310,6 +297,33 @@ impl<F: Fabric> Node<F> {
             }
             host.sleep(host.now().saturating_add(pause).min(until));
             pause = (2 * pause).min(PAUSES[1]);
+        }
+    }
+
+    /// Asks the holders of a region whose record this node keeps to let go, once, in the name of the node; returns those that
+    /// have not.
+    pub(crate) fn users_in_place(&self, id: LmrId) -> Result<Holders, Refusal> {
+        let users = self.state().directory.users(id, None)?;
+        Ok(self.ask_users(&users))
+    }
+
+    fn ask_users(&self, (memory, mappers, stores): &(LmrId, Vec<NodeId>, Vec<NodeId>)) -> Holders {
+        // A direct mapping has all bytes on its own node.
+        let store = match stores[..] {
+            [store] if mappers.contains(&store) => store,
+            _ => return Holders::default(),
+        };
+        if store == self.me {
+            return self.ask_holders(*memory);
+        }
+        if self.roster.dead_in(store).is_some() {
+            return Holders::default();
+        }
+        let until = self.fabric.host().now().saturating_add(QUESTION);
+        match self.ask(store, Request::LetGo { id: *memory }, until) {
+            Ok(Reply::Held(holders)) => holders,
+            // The free or the move stops this node, or fences it.
+            _ => Holders::default(),
         }
     }
 }

@@ -90,6 +90,20 @@ impl<F: Fabric> Node<F> {
         }
     }
 
+    /// Begins to free a region whose lease has run out. A process that has it mapped directly is asked to let go first: then
+    /// nothing is done yet.
+    pub(crate) fn free_overdue(&self, id: LmrId) {
+        match self.users_in_place(id) {
+            Ok(holders) if holders.is_empty() => {}
+            _ => return,
+        }
+        // A region that moves is freed afterwards.
+        if let Ok(free) = self.begin_free(id, None) {
+            tracing::info!(target: "dunlin::tier", region = ?free.name, "a lease has run out: the region is freed");
+            self.leave_to_cleaner(free);
+        }
+    }
+
     fn leave_to_cleaner(&self, free: Free) {
         self.todo().frees.push(free);
         self.cleaner.raise();

@@ -327,6 +327,7 @@ impl<F: Fabric> Node<F> {
         }
         let own: Vec<LmrId> = state.handles.handles().map(|(_, id)| id).collect();
         let found = state.directory.end_recovery(own);
+        state.directory.begin_leases(self.fabric.host().now());
         drop(state);
         let mut todo = self.todo();
         todo.unmapped.append(&mut unmapped);

@@ -198,6 +198,27 @@ impl<F: Fabric> Lmr<F> {
         }
     }
 
+    /// Gives the region, which has a name, a lease that begins now: it is freed when the lease runs out, as by
+    /// [`free`](Lmr::free). `None` takes the lease away, and the region lives until it is freed. This handle needs
+    /// MASTER. The time is that of the node that keeps the record; a life of that node which a keeper has outlived begins
+    /// all leases anew. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    ///
+    /// A region that a process maps directly is freed when that process lets go, which it is asked for.
+    ///
+    /// # Errors
+    /// [`RecordError::NoName`](dunlin_tier::RecordError::NoName): a region without a name ends with its last handle.
+    pub fn lease(&self, lease: Option<Duration>) -> Result<(), RequestError> {
+        self.lease_for(lease.map(nanos))
+    }
+
+    pub(crate) fn lease_for(&self, length: Option<u64>) -> Result<(), RequestError> {
+        let node = &*self.running.node;
+        self.check_master()?;
+        let (id, by) = (self.id, self.principal.clone());
+        node.demand(id.node, Request::Lease { id, by, length }, node.until())?;
+        Ok(())
+    }
+
     pub(crate) fn check_master(&self) -> Result<(), AccessError> {
         let has = self.rights()?;
         if has.contains(Rights::MASTER) {

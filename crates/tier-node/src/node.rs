@@ -302,6 +302,12 @@ impl<F: Fabric> Node<F> {
             Request::Revoke { id, rights, by, from } => {
                 return self.revoke(id, &by, &from, rights).map(Reply::Left);
             }
+            Request::Lease { id, by, length } => {
+                let now = self.fabric.host().now();
+                self.state().directory.lease(id, &by, length, now)?;
+                self.cleaner.raise();
+                Reply::Done
+            }
             Request::Restrict { id, grants } => {
                 let in_flight = self.state().handles.restrict(id, &grants);
                 if !in_flight.is_empty() {

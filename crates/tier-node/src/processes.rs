@@ -41,9 +41,9 @@ use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
 use dunlin_tier::process::{
-    ATTACH, BUFFER, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LET_GO, LIST, MALLOC, MAP, MEMSET,
-    MOVE, PUBLISH, READ, READ_HERE, READ_INTO, REVOKE, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE, WRITE_FROM,
-    WRITE_HERE, WRITE_NOTIFY, direct_name,
+    ATTACH, BUFFER, COMPARE_SWAP, COPY, DIRECT, FETCH_ADD, FREE, GRANT, LEASE, LET_GO, LIST, MALLOC, MAP,
+    MEMSET, MOVE, PUBLISH, READ, READ_HERE, READ_INTO, REVOKE, RUN, Ran, SERVICE, STATUS, UNMAP, WRITE,
+    WRITE_FROM, WRITE_HERE, WRITE_NOTIFY, direct_name,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -177,8 +177,8 @@ impl<P: Fabric> ProcessServer<P> {
             builder = builder.function(function, FunctionMode::Pool);
         }
         for function in [
-            MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, REVOKE, STATUS, LIST, SERVERS,
-            LEAVE, DIRECT, LET_GO, BUFFER, FREE_NAMED, LENT, MOVE_AWAY,
+            MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, REVOKE, LEASE, STATUS, LIST,
+            SERVERS, LEAVE, DIRECT, LET_GO, BUFFER, FREE_NAMED, LENT, MOVE_AWAY,
         ] {
             builder = builder.function(function, FunctionMode::Pull);
         }

@@ -6,7 +6,7 @@ use crate::lmr::Lmr;
 use crate::node::Node;
 use crate::spec::Spec;
 use crate::tier::Tier;
-use dunlin_fabric::{Fabric, Nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, Signal};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{Epoch, LmrId, Name, NodeId, RecordError};
 
@@ -132,10 +132,20 @@ impl<F: Fabric> Lmr<F> {
         if id.node != node.me {
             return Err(refused(RecordError::Named));
         }
-        let published = node.state().directory.publish(id, &self.principal, &stores, &name, &grants);
+        let published = {
+            let (now, directory) = (node.fabric.host().now(), &mut node.state().directory);
+            let published = directory.publish(id, &self.principal, &stores, &name, &grants);
+            if let (Ok(Some(_)), lease @ Some(_)) = (&published, spec.lease()) {
+                directory.lease(id, &self.principal, lease, now).map_err(refused)?;
+            }
+            published
+        };
         let Some(before) = published.map_err(refused)? else { return Ok(false) };
         match node.claim_name(&name, id, until) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                node.cleaner.raise();
+                Ok(true)
+            }
             Err(error) => {
                 // The home may have given the name all the same.
                 let home = node.home_of(&name);

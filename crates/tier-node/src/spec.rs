@@ -1,6 +1,8 @@
 //! The description of a region to make.
 
+use dunlin_fabric::nanos;
 use dunlin_tier::{Grantee, Principal, PrincipalError, Rights};
+use std::time::Duration;
 
 /// A region to make: its nodes, its name and its grants.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +13,7 @@ pub struct Spec {
     pub(crate) is_direct: bool,
     /// The user to whom the memory of a direct region belongs, in place of the region's principal.
     pub(crate) tenant: Option<Principal>,
+    lease: Option<Duration>,
 }
 
 impl Spec {
@@ -39,6 +42,14 @@ impl Spec {
     #[must_use]
     pub fn named(mut self, name: impl AsRef<[u8]>) -> Spec {
         self.name = Some(name.as_ref().to_vec());
+        self
+    }
+
+    /// Gives a region with a name a lease: it is freed when the lease runs out, unless a master has renewed it by
+    /// `Lmr::lease`. Without a lease it lives until it is freed.
+    #[must_use]
+    pub fn leased(mut self, lease: Duration) -> Spec {
+        self.lease = Some(lease);
         self
     }
 
@@ -77,6 +88,11 @@ impl Spec {
     /// Returns the name as given.
     pub fn name(&self) -> Option<&[u8]> {
         self.name.as_deref()
+    }
+
+    /// Returns the lease in nanoseconds.
+    pub fn lease(&self) -> Option<u64> {
+        self.lease.map(nanos)
     }
 
     /// Returns the grants.

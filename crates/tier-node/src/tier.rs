@@ -386,6 +386,10 @@ impl<F: Fabric> Tier<F> {
         let name = spec.name.as_ref().map(Name::new).transpose()?;
         let stores = self.stores(spec)?;
         let grants = spec.grants()?;
+        if let (None, Some(_)) = (&name, spec.lease()) {
+            let node = node.config.node.clone();
+            return Err(RequestError::Refused { node, source: RecordError::NoName.into() });
+        }
         // The connections come first: a node that ends or fences this one from here on is noticed.
         node.know(&stores, until)?;
         let refused = |source: RecordError| RequestError::Refused {
@@ -417,12 +421,21 @@ impl<F: Fabric> Tier<F> {
             false => self.allocate(id, length, &stores, until),
         };
         let made = memory.and_then(|layout| {
-            node.state().directory.create(id, name.clone(), layout.clone(), self.principal.clone(), node.me);
+            {
+                let (now, directory) = (node.fabric.host().now(), &mut node.state().directory);
+                directory.create(id, name.clone(), layout.clone(), self.principal.clone(), node.me);
+                if spec.lease().is_some() {
+                    directory.lease(id, &self.principal, spec.lease(), now).map_err(refused)?;
+                }
+            }
             for (to, rights) in grants {
                 node.state().directory.grant(id, &self.principal, to, rights).map_err(refused)?;
             }
             if let Some(name) = &name {
                 node.claim_name(name, id, until)?;
+            }
+            if spec.lease().is_some() {
+                node.cleaner.raise();
             }
             Ok(layout)
         });

@@ -116,7 +116,7 @@ fn processes_allocate_nothing(here: &Tier<ShmFabric>, store: &str) {
     client.call(ATTACH, &payload).map(drop).unwrap();
     let nodes = vec![store.to_owned()];
     let (name, grants) = (None, Vec::new());
-    ProcessRequest::Malloc { length: 200_000, nodes, name, grants, is_direct: false }
+    ProcessRequest::Malloc { length: 200_000, nodes, name, grants, lease: None, is_direct: false }
         .encode_into(&mut payload);
     let handle = Opened::parse(&client.call(MALLOC, &payload).unwrap()).unwrap().handle;
     requests(&mut client, handle, 50, &mut payload);

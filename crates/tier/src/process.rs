@@ -116,6 +116,9 @@ pub const BUFFER: u16 = 38;
 /// Takes rights away. Answer: a byte, the [bits](Rights::bits) of the rights that are left.
 pub const REVOKE: u16 = 39;
 
+/// Gives a region a lease that begins now, or takes it away.
+pub const LEASE: u16 = 43;
+
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
 
@@ -262,6 +265,8 @@ pub enum ProcessRequest<'a> {
         name: Option<Name>,
         /// Grants besides those of the creator.
         grants: Vec<(Grantee, Rights)>,
+        /// Its lease in nanoseconds, if it has one.
+        lease: Option<u64>,
         /// Processes of the creator's user map it directly.
         is_direct: bool,
     },
@@ -280,6 +285,8 @@ pub enum ProcessRequest<'a> {
         name: Name,
         /// Grants besides those that it has.
         grants: Vec<(Grantee, Rights)>,
+        /// Its lease in nanoseconds, if it has one.
+        lease: Option<u64>,
     },
     /// [`MAP`].
     Map {
@@ -333,6 +340,13 @@ pub enum ProcessRequest<'a> {
         /// The rights.
         rights: Rights,
     },
+    /// [`LEASE`].
+    Lease {
+        /// The handle.
+        handle: u64,
+        /// The lease in nanoseconds; `None` for none.
+        length: Option<u64>,
+    },
     /// [`STATUS`].
     Status,
     /// A request of the user who runs the node.
@@ -376,6 +390,7 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Move { .. } => MOVE,
             ProcessRequest::Grant { .. } => GRANT,
             ProcessRequest::Revoke { .. } => REVOKE,
+            ProcessRequest::Lease { .. } => LEASE,
             ProcessRequest::Status => STATUS,
             ProcessRequest::Operate(request) => request.function(),
             ProcessRequest::List { .. } => LIST,
@@ -462,12 +477,12 @@ impl<'a> ProcessRequest<'a> {
             ProcessRequest::Copy { handle, offset, length, to, target } => {
                 writer.u64(*handle).u64(*offset).u32(*length).u64(*to).u64(*target)
             }
-            ProcessRequest::Malloc { length, nodes, name, grants, is_direct } => {
+            ProcessRequest::Malloc { length, nodes, name, grants, lease, is_direct } => {
                 let writer = writer.u64(*length).u8(option(*is_direct));
-                description(writer, nodes, name.as_ref(), grants)
+                description(writer, nodes, name.as_ref(), grants, *lease)
             }
-            ProcessRequest::Publish { handle, nodes, name, grants } => {
-                description(writer.u64(*handle), nodes, Some(name), grants)
+            ProcessRequest::Publish { handle, nodes, name, grants, lease } => {
+                description(writer.u64(*handle), nodes, Some(name), grants, *lease)
             }
             ProcessRequest::Map { name, rights } => writer.text(name.as_bytes()).rights(*rights),
             ProcessRequest::Unmap { handle: number }
@@ -480,6 +495,7 @@ impl<'a> ProcessRequest<'a> {
             | ProcessRequest::Revoke { handle, from: to, rights } => {
                 writer.u64(*handle).grantee(to).rights(*rights)
             }
+            ProcessRequest::Lease { handle, length } => leased(writer.u64(*handle), *length),
             ProcessRequest::Status => writer,
             ProcessRequest::Operate(request) => request.write(writer),
             ProcessRequest::List { node, from } => writer.text(node.as_bytes()).u32(*from),
@@ -558,13 +574,13 @@ impl<'a> ProcessRequest<'a> {
             }
             MALLOC => {
                 let (length, is_direct) = (reader.u64()?, reader.flag()?);
-                let (nodes, name, grants) = parse_description(&mut reader)?;
-                ProcessRequest::Malloc { length, nodes, name, grants, is_direct }
+                let (nodes, name, grants, lease) = parse_description(&mut reader)?;
+                ProcessRequest::Malloc { length, nodes, name, grants, lease, is_direct }
             }
             PUBLISH => {
                 let handle = reader.u64()?;
-                let (nodes, name, grants) = parse_description(&mut reader)?;
-                ProcessRequest::Publish { handle, nodes, name: name.ok_or(Malformed)?, grants }
+                let (nodes, name, grants, lease) = parse_description(&mut reader)?;
+                ProcessRequest::Publish { handle, nodes, name: name.ok_or(Malformed)?, grants, lease }
             }
             MAP => ProcessRequest::Map { name: reader.name()?, rights: reader.rights()? },
             DIRECT => ProcessRequest::Direct { handle: reader.u64()? },
@@ -580,6 +596,7 @@ impl<'a> ProcessRequest<'a> {
                     _ => ProcessRequest::Revoke { handle, from: who, rights },
                 }
             }
+            LEASE => ProcessRequest::Lease { handle: reader.u64()?, length: parse_lease(&mut reader)? },
             STATUS => ProcessRequest::Status,
             LEAVE | FREE_NAMED | LENT | MOVE_AWAY => {
                 ProcessRequest::Operate(OperatorRequest::read(function, &mut reader)?)
@@ -591,12 +608,21 @@ impl<'a> ProcessRequest<'a> {
     }
 }
 
-/// Writes the nodes, the name and the grants of a region.
+fn leased(writer: Writer, lease: Option<u64>) -> Writer {
+    lease.into_iter().fold(writer.u8(option(lease.is_some())), Writer::u64)
+}
+
+fn parse_lease(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
+    if reader.flag()? { reader.u64().map(Some) } else { Ok(None) }
+}
+
+/// Writes the nodes, the name, the grants and the lease of a region.
 fn description(
     mut writer: Writer,
     nodes: &[String],
     name: Option<&Name>,
     grants: &[(Grantee, Rights)],
+    lease: Option<u64>,
 ) -> Writer {
     writer = writer.u8(nodes.len() as u8);
     for node in nodes {
@@ -606,11 +632,11 @@ fn description(
     for (to, rights) in grants {
         writer = writer.grantee(to).rights(*rights);
     }
-    writer
+    leased(writer, lease)
 }
 
-/// The nodes, the name and the grants of a region.
-pub type Description = (Vec<String>, Option<Name>, Vec<(Grantee, Rights)>);
+/// The nodes, the name, the grants and the lease of a region.
+pub type Description = (Vec<String>, Option<Name>, Vec<(Grantee, Rights)>, Option<u64>);
 
 fn parse_description(reader: &mut Reader<'_>) -> Result<Description, Malformed> {
     let count = usize::from(reader.u8()?);
@@ -627,7 +653,7 @@ fn parse_description(reader: &mut Reader<'_>) -> Result<Description, Malformed> 
         return Err(Malformed);
     }
     let grants = (0..count).map(|_| Ok((reader.grantee()?, reader.rights()?))).collect::<Result<_, _>>()?;
-    Ok((nodes, name, grants))
+    Ok((nodes, name, grants, parse_lease(reader)?))
 }
 
 /// The answer to [`ATTACH`].

@@ -10,10 +10,13 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 mod kept;
+mod lease;
 #[cfg(test)]
 mod tests;
 
 pub use kept::Recovered;
+
+use lease::{Lease, Leases};
 
 /// The most records, and the most names, of one node.
 pub const MAX_RECORDS: usize = 10_000_000;
@@ -45,8 +48,8 @@ pub enum RecordError {
     /// The region is being moved to another node.
     #[error("the region is being moved to another node: try again")]
     Moving,
-    /// A region without a name cannot be moved: its handles could not be made again.
-    #[error("the region has no name: publish it, then move it")]
+    /// A region without a name cannot be moved, since its handles could not be made again, and has no lease.
+    #[error("the region has no name: publish it first; a region without one ends with its last handle")]
     NoName,
     /// The node keeps as many records or names as it can.
     #[error("the node keeps {MAX_RECORDS} records or names already: free some regions")]
@@ -161,6 +164,7 @@ struct Record {
     named: bool,
     /// The memory to which another region moves: of no use by itself.
     is_target: bool,
+    lease: Option<Lease>,
 }
 
 #[derive(Clone, Debug)]
@@ -184,6 +188,7 @@ pub struct Directory {
     first_generation: u64,
     /// The bytes of the regions of each principal that has any.
     charges: BTreeMap<Principal, u64>,
+    leases: Leases,
     /// Slots whose entries in a ledger may be older.
     changes: Changes<u32>,
 }
@@ -198,6 +203,7 @@ impl Directory {
             free: Vec::new(),
             first_generation: first_generation >> 1,
             charges: BTreeMap::new(),
+            leases: Leases::default(),
             changes: Changes::default(),
         }
     }
@@ -274,9 +280,19 @@ impl Directory {
     ) {
         if let Some(slot) = self.slot(id).filter(|slot| slot.record.is_none()) {
             let (grants, mappers) = (Grants::of_creator(creator), BTreeMap::from([(mapper, 1)]));
-            let (memory, moving, ending, named, is_target) = (id, false, false, false, false);
-            slot.record =
-                Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named, is_target });
+            slot.record = Some(Record {
+                id,
+                memory: id,
+                moving: false,
+                name,
+                layout,
+                grants,
+                mappers,
+                ending: false,
+                named: false,
+                is_target: false,
+                lease: None,
+            });
         }
     }
 
@@ -464,6 +480,8 @@ impl Directory {
     pub fn unpublish(&mut self, id: LmrId, grants: Grants) {
         if let Ok(record) = self.live(id) {
             (record.name, record.named, record.grants) = (None, false, grants);
+            let id = record.id;
+            self.end_lease(id);
         }
     }
 
@@ -491,7 +509,9 @@ impl Directory {
         }
         record.ending = true;
         let machine = Retirement::new(record.mappers.keys().copied(), record.layout.nodes());
-        Ok(Ending { id: record.id, memory: record.memory, machine, name: record.name.clone() })
+        let ending = Ending { id: record.id, memory: record.memory, machine, name: record.name.clone() };
+        self.end_lease(ending.id);
+        Ok(ending)
     }
 
     /// Begins to move a region with a name, in the name of `by`, a master, or in that of the node. From here on nobody
@@ -546,6 +566,7 @@ impl Directory {
 
     /// Forgets a region whose memory is free again, or an id whose region could not be made.
     pub fn forget(&mut self, id: LmrId) {
+        self.end_lease(id);
         let Some(slot) = self.slot(id) else { return };
         let record = slot.record.take();
         slot.reserved = false;

@@ -99,6 +99,19 @@ fn a_region_is_put_listed_read_and_freed() {
     run(&["tier", "get", "app/missing", &to]).failed(1, &["no such region"]);
     run(&["tier", "free", "app/text"]).well();
     run(&["tier", "get", "app/text"]).failed(1, &["no such region"]);
+    // A lease that is taken away, and one that runs out.
+    run(&["tier", "put", "app/leased", "--text", "x", "--lease", "1h"]).well();
+    run(&["tier", "lease", "app/leased", "none"]).well();
+    run(&["tier", "cp", "app/leased", "app/copy", "--lease", "1h"]).well();
+    run(&["tier", "lease", "app/copy", "0"]).well();
+    let begin = Instant::now();
+    while run(&["tier", "ls"]).well().text().contains("app/copy") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the lease does not run out");
+    }
+    assert_eq!(run(&["tier", "get", "app/leased"]).well().out, b"x");
+    run(&["tier", "lease", "app/leased", "soon"]).failed(2, &["'soon' is not a unit of time"]);
+    run(&["tier", "lease", "app/missing", "1h"]).failed(1, &["no such region"]);
+
     let attach = node.attach.clone();
     node.end();
     await_none_with(&attach);

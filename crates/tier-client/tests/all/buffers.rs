@@ -399,8 +399,14 @@ fn hostile_places_are_refused() {
     // With a name, another process of the same user maps it, and is not given its memory.
     let name = Name::new("hostile/buffer").unwrap();
     let (nodes_of, grants) = (Vec::new(), Vec::new());
-    raw.ask(&ProcessRequest::Publish { handle: buffer, nodes: nodes_of, name: name.clone(), grants })
-        .unwrap();
+    raw.ask(&ProcessRequest::Publish {
+        handle: buffer,
+        nodes: nodes_of,
+        name: name.clone(),
+        grants,
+        lease: None,
+    })
+    .unwrap();
     let fabric = fabric();
     let line = dial(&fabric, &nodes[0]);
     line.send(&other.secret()).unwrap();

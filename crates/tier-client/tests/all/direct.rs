@@ -322,7 +322,8 @@ impl Raw {
 
     fn malloc(&mut self, is_direct: bool) -> u64 {
         let (nodes, grants) = (Vec::new(), Vec::new());
-        let request = ProcessRequest::Malloc { length: 4096, nodes, name: None, grants, is_direct };
+        let request =
+            ProcessRequest::Malloc { length: 4096, nodes, name: None, grants, lease: None, is_direct };
         assert_eq!(request.function(), MALLOC);
         Opened::parse(&self.ask(&request).unwrap()).unwrap().handle
     }

@@ -49,8 +49,9 @@ impl Raw {
 
     pub(crate) fn malloc(&mut self, length: u64, node: &str) -> Opened {
         let (nodes, name, grants) = (vec![node.to_owned()], None, Vec::new());
-        let answer =
-            self.ask(&ProcessRequest::Malloc { length, nodes, name, grants, is_direct: false }).unwrap();
+        let answer = self
+            .ask(&ProcessRequest::Malloc { length, nodes, name, grants, lease: None, is_direct: false })
+            .unwrap();
         Opened::parse(&answer).unwrap()
     }
 }
@@ -103,7 +104,8 @@ fn with_handle(handle: u64, own: u64) -> Vec<ProcessRequest<'static>> {
         },
         ProcessRequest::Grant { handle, to: to.clone(), rights: Rights::READ },
         ProcessRequest::Revoke { handle, from: to, rights: Rights::READ },
-        ProcessRequest::Publish { handle, nodes: Vec::new(), name: name("hostile"), grants: Vec::new() },
+        ProcessRequest::Publish { handle, nodes: vec![], name: name("hostile"), grants: vec![], lease: None },
+        ProcessRequest::Lease { handle, length: Some(0) },
         ProcessRequest::Move { handle, node: "two".to_owned() },
         ProcessRequest::Free { handle },
         ProcessRequest::Unmap { handle },
@@ -238,6 +240,7 @@ fn ranges_that_overflow_and_requests_that_are_too_long_are_refused() {
     assert!(matches!(answer, Err(CallError::Application { code: ELSEWHERE, .. })), "{answer:?}");
     for length in [0, u64::MAX, 1 << 50] {
         let request = ProcessRequest::Malloc {
+            lease: None,
             length,
             nodes: Vec::new(),
             name: None,

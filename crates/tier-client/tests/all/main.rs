@@ -9,6 +9,7 @@ mod hostile;
 mod kept;
 mod kept_kills;
 mod kills;
+mod leases;
 mod lists;
 mod lock_deaths;
 mod locks;

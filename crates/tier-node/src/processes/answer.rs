@@ -220,8 +220,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             }
             ProcessRequest::Direct { handle } => return Ok(self.direct(&process, handle)?.encode()),
             ProcessRequest::LetGo { number } => process.directs.let_go(self.tier.node(), number)?,
-            ProcessRequest::Malloc { length, nodes, name, grants, is_direct } => {
-                let spec = spec_of(&nodes, name.as_ref(), &grants);
+            ProcessRequest::Malloc { length, nodes, name, grants, lease, is_direct } => {
+                let spec = spec_of(&nodes, name.as_ref(), &grants, lease);
                 let spec = if is_direct { spec.direct() } else { spec };
                 process.check_room(self.config.limits.handles)?;
                 let region = process.tier.malloc(length, spec)?;
@@ -233,8 +233,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 })?);
             }
             ProcessRequest::Buffer { length } => return Ok(self.buffer(&process, length)?.encode()),
-            ProcessRequest::Publish { handle, nodes, name, grants } => {
-                let spec = spec_of(&nodes, Some(&name), &grants);
+            ProcessRequest::Publish { handle, nodes, name, grants, lease } => {
+                let spec = spec_of(&nodes, Some(&name), &grants, lease);
                 return Ok(vec![u8::from(process.region(handle)?.publish_in_place(&spec)?)]);
             }
             ProcessRequest::Map { name, rights } => {
@@ -262,6 +262,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             ProcessRequest::Revoke { handle, from, rights } => {
                 return Ok(vec![process.region(handle)?.revoke_from(from, rights)?.bits()]);
             }
+            ProcessRequest::Lease { handle, length } => process.region(handle)?.lease_for(length)?,
             ProcessRequest::Status => return Ok(self.status().encode()),
             ProcessRequest::Operate(request) => return Ok(self.operate_node(&process, request)?),
             ProcessRequest::List { node, from } => {
@@ -281,8 +282,11 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
 }
 
 /// Returns the description of a region as a process gave it.
-fn spec_of(nodes: &[String], name: Option<&Name>, grants: &[(Grantee, Rights)]) -> Spec {
+fn spec_of(nodes: &[String], name: Option<&Name>, grants: &[(Grantee, Rights)], lease: Option<u64>) -> Spec {
     let mut spec = Spec::spread(nodes.iter().map(String::as_str));
+    if let Some(lease) = lease {
+        spec = spec.leased(Duration::from_nanos(lease));
+    }
     if let Some(name) = name {
         spec = spec.named(name.as_bytes());
     }

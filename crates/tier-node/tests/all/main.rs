@@ -6,6 +6,7 @@ mod cluster;
 mod copies;
 mod extents;
 mod hostile;
+mod leases;
 mod lists;
 mod locks;
 mod membership;

@@ -127,3 +127,29 @@ fn a_keeper_serves_one_life_at_a_time() {
     })
     .unwrap();
 }
+
+#[test]
+fn the_next_life_begins_leases_anew() {
+    let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
+    Sim::run_with(settings, 1, move |sim| {
+        let (keeper, host) = (SimKeeper::new(), sim.host());
+        let wait = |seconds: u64| host.sleep(host.now() + seconds * 1_000_000_000);
+        let near = sim.process_on(0);
+        let _alice = Tier::within(&near, settings_of(&near, "alice")).unwrap();
+        let (process, bob) = life(&sim, &keeper);
+        let lease = Duration::from_secs(60);
+        let region = bob.malloc(100, Spec::here().named("leased").leased(lease)).unwrap();
+        let unleased = bob.malloc(100, Spec::here().named("other").leased(lease)).unwrap();
+        unleased.lease(None).unwrap();
+        wait(50);
+        process.kill();
+        drop((region, unleased, bob));
+        let (_process, bob) = life(&sim, &keeper);
+        let is_there = |name: &str| bob.map(name, Rights::READ).is_ok();
+        wait(50);
+        assert!(is_there("leased") && is_there("other"));
+        wait(11);
+        assert!(!is_there("leased") && is_there("other"));
+    })
+    .unwrap();
+}

@@ -78,11 +78,13 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
         (any::<u64>(), nodes.clone(), prop::option::of(name()), grants.clone()).prop_map(
             |(length, nodes, name, grants)| {
                 let is_direct = length % 2 == 1;
-                ProcessRequest::Malloc { length, nodes, name, grants, is_direct }
+                let lease = length.is_multiple_of(3).then_some(length);
+                ProcessRequest::Malloc { length, nodes, name, grants, lease, is_direct }
             }
         ),
         (any::<u64>(), nodes, name(), grants).prop_map(|(handle, nodes, name, grants)| {
-            ProcessRequest::Publish { handle, nodes, name, grants }
+            let lease = handle.is_multiple_of(3).then_some(handle);
+            ProcessRequest::Publish { handle, nodes, name, grants, lease }
         }),
         (name(), rights()).prop_map(|(name, rights)| ProcessRequest::Map { name, rights }),
         any::<u64>().prop_map(|handle| ProcessRequest::Unmap { handle }),
@@ -99,6 +101,8 @@ fn request() -> impl Strategy<Value = ProcessRequest<'static>> {
             from,
             rights
         }),
+        (any::<u64>(), any::<Option<u64>>())
+            .prop_map(|(handle, length)| ProcessRequest::Lease { handle, length }),
         Just(ProcessRequest::Status),
         operator().prop_map(ProcessRequest::Operate),
         ("[a-z]{0,255}", any::<u32>()).prop_map(|(node, from)| ProcessRequest::List { node, from }),
@@ -363,7 +367,8 @@ fn problems_in_lists_do_not_nest() {
 #[test]
 fn counts_without_values_are_refused() {
     let mut bytes = Vec::new();
-    ProcessRequest::Malloc { length: 1, nodes: Vec::new(), name: None, grants: Vec::new(), is_direct: false }
+    let (nodes, name, grants, lease) = Default::default();
+    ProcessRequest::Malloc { length: 1, nodes, name, grants, lease, is_direct: false }
         .encode_into(&mut bytes);
     bytes[8] = 255;
     assert_eq!(ProcessRequest::parse(MALLOC, &bytes), Err(Malformed));

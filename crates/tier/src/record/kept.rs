@@ -1,6 +1,6 @@
 //! Records in a ledger, and their recovery by the next life of the node.
 
-use super::{Directory, MAX_RECORDS, Record, Slot};
+use super::{Directory, Lease, MAX_RECORDS, Record, Slot};
 use crate::codec::{Reader, Writer};
 use crate::ledger::Entries;
 use crate::message::Malformed;
@@ -16,6 +16,7 @@ const ENDING: u8 = 2;
 const NAMED: u8 = 4;
 const HAS_NAME: u8 = 8;
 const IS_TARGET: u8 = 16;
+const HAS_LEASE: u8 = 32;
 
 /// The work that the records of an earlier life leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl Directory {
     }
 
     /// Ends what was under way when the earlier life ended. `own` are the regions of this node's handles, once for each
-    /// handle.
+    /// handle. Leases begin [later](Directory::begin_leases).
     pub fn end_recovery(&mut self, own: impl IntoIterator<Item = LmrId>) -> Recovered {
         let mut counts: BTreeMap<LmrId, u32> = BTreeMap::new();
         for id in own {
@@ -102,7 +103,7 @@ impl Directory {
             };
             // Nobody was told that the region has its name.
             if !record.named {
-                record.name = None;
+                (record.name, record.lease) = (None, None);
             }
             let is_unused = record.is_target || record.is_unused(me);
             if std::mem::take(&mut record.ending) || is_unused {
@@ -140,7 +141,8 @@ fn encode(slot: &Slot) -> Vec<u8> {
         | flag(record.ending, ENDING)
         | flag(record.named, NAMED)
         | flag(record.name.is_some(), HAS_NAME)
-        | flag(record.is_target, IS_TARGET);
+        | flag(record.is_target, IS_TARGET)
+        | flag(record.lease.is_some(), HAS_LEASE);
     writer = writer.u8(flags).id(record.memory).layout(&record.layout);
     if let Some(name) = &record.name {
         writer = writer.text(name.as_bytes());
@@ -149,6 +151,9 @@ fn encode(slot: &Slot) -> Vec<u8> {
     writer = writer.u32(record.mappers.len() as u32);
     for (mapper, count) in &record.mappers {
         writer = writer.u16(mapper.0).u32(*count);
+    }
+    if let Some(lease) = &record.lease {
+        writer = writer.u64(lease.length);
     }
     writer.bytes()
 }
@@ -173,8 +178,11 @@ fn decode(id: LmrId, value: &[u8]) -> Result<Slot, Malformed> {
     }
     let (moving, ending, named) = (flags & MOVING != 0, flags & ENDING != 0, flags & NAMED != 0);
     let is_target = flags & IS_TARGET != 0;
+    // It begins when all is recovered.
+    let begin = |length| Lease { length, end: u64::MAX };
+    let lease = if flags & HAS_LEASE != 0 { Some(begin(reader.u64()?)) } else { None };
     slot.record =
-        Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named, is_target });
+        Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named, is_target, lease });
     reader.end(slot)
 }
 

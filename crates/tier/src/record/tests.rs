@@ -313,3 +313,46 @@ fn a_revocation_begins_with_the_mappers_and_the_grants_that_are_left() {
         Err(RecordError::Denied { wanted: asked, has: left }) if (asked, left) == (wanted, has)
     ));
 }
+
+#[test]
+fn leases_run_out_in_their_order_and_end_with_their_regions() {
+    let mut directory = Directory::new(ME, 9);
+    let (alice, bob) = (principal("alice"), principal("bob"));
+    let [first, second, third] = ["a", "b", "c"].map(|name| made(&mut directory, Some(name)));
+    let overdue = |directory: &Directory, now| directory.overdue(now).collect::<Vec<_>>();
+    assert_eq!(directory.next_lease_end(), None);
+    for (id, length) in [(first, 30), (second, 20), (third, u64::MAX)] {
+        directory.lease(id, &alice, Some(length), 100).unwrap();
+    }
+    assert_eq!((directory.next_lease_end(), overdue(&directory, 119)), (Some(120), vec![]));
+    assert_eq!(overdue(&directory, 130), [second, first]);
+    // A renewal begins now, and one is as good as another.
+    directory.lease(second, &alice, Some(20), 125).unwrap();
+    assert_eq!(overdue(&directory, 144), [first]);
+    directory.lease(first, &alice, None, 130).unwrap();
+    assert_eq!((overdue(&directory, 145), directory.next_lease_end()), (vec![second], Some(145)));
+    // It is overdue until the free begins, which a move delays.
+    directory.begin_move(second, None).unwrap();
+    assert_eq!(directory.begin_free(second, None).unwrap_err(), RecordError::Moving);
+    assert_eq!(overdue(&directory, 150), [second]);
+    directory.abandon_move(second);
+    directory.begin_free(second, None).unwrap();
+    assert_eq!(overdue(&directory, u64::MAX - 1), []);
+    directory.forget(second);
+    directory.forget(third);
+    assert_eq!(directory.next_lease_end(), None);
+    // Masters alone, of regions with a name.
+    assert_eq!(directory.lease(first, &bob, Some(1), 0), Err(RecordError::NoSuch));
+    directory.grant(first, &alice, Grantee::Principal(bob.clone()), Rights::READ).unwrap();
+    let denied = RecordError::Denied { wanted: Rights::MASTER, has: Rights::READ };
+    assert_eq!(directory.lease(first, &bob, Some(1), 0), Err(denied));
+    let nameless = made(&mut directory, None);
+    assert_eq!(directory.lease(nameless, &alice, Some(1), 0), Err(RecordError::NoName));
+    assert_eq!(directory.lease(second, &alice, Some(1), 0), Err(RecordError::NoSuch));
+    // A name that no home has given takes its lease with it.
+    let name = Name::new("late").unwrap();
+    let before = directory.publish(nameless, &alice, &[], &name, &[]).unwrap().unwrap();
+    directory.lease(nameless, &alice, Some(1), 0).unwrap();
+    directory.unpublish(nameless, before);
+    assert_eq!(directory.next_lease_end(), None);
+}

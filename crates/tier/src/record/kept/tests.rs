@@ -51,7 +51,7 @@ fn watched() -> Directory {
 proptest! {
     /// After any changes, the next life has the records that were reported, and answers as the first one.
     #[test]
-    fn the_next_life_has_the_same_records(steps in prop::collection::vec((0u8..9, 0usize..6), 0..40)) {
+    fn the_next_life_has_the_same_records(steps in prop::collection::vec((0u8..10, 0usize..6), 0..40)) {
         let (mut directory, mut kept, mut ids) = (watched(), Kept::default(), Vec::new());
         for (step, at) in steps {
             let id: Option<LmrId> = ids.get(at).copied();
@@ -64,6 +64,7 @@ proptest! {
                 (5, Some(id)) => drop(directory.begin_free(id, None)),
                 (6, Some(id)) => directory.forget(id),
                 (7, Some(id)) => drop(directory.charge(id, &alice(), 100, u64::MAX)),
+                (9, Some(id)) => drop(directory.lease(id, &alice(), Some(at as u64), 70)),
                 (8, Some(id)) if directory.begin_move(id, Some(&alice())).is_ok() => {
                     let to = made(&mut directory, None);
                     directory.finish_move(id, to).unwrap();
@@ -84,6 +85,10 @@ proptest! {
             free
         };
         prop_assert_eq!(free(&next), free(&directory));
+        // Leases begin anew, in full. All ids had their names.
+        next.begin_leases(7);
+        prop_assert_eq!(next.next_lease_end(), directory.next_lease_end().map(|end| end - 70 + 7));
+        prop_assert!(next.overdue(u64::MAX).eq(directory.overdue(u64::MAX)));
         let left = next.end_recovery([]);
         left.frees.into_iter().chain(left.left).for_each(|id| next.forget(id));
     }
