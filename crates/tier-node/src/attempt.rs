@@ -1,16 +1,19 @@
 //! Operations without a wait, for the worker of a node (section 6.1: one to four threads post for all processes). The
-//! worker posts an operation if nothing has to be waited for, and looks for its completions in its turns.
+//! worker posts an operation if nothing has to be waited for, and looks for its completions in its turns. Its
+//! [`Carriers`](crate::carriers::Carriers) are the paths that these operations share.
 
+use crate::carriers::{Carriers, Posted};
 use crate::error::OperationError;
 use crate::item::{Item, Transfer};
 use crate::list::{Done, Outcomes};
 use crate::node::Node;
-use crate::operate::{Target, Turn};
-use crate::path::{Deadline, Path};
+use crate::operate::Target;
+use crate::path::Deadline;
+use crate::posts::Part;
 use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Memory, Nanos, Work};
 use dunlin_tier::process::MAX_HERE;
-use dunlin_tier::{AccessError, Kind, Layout, LmrId, NodeId, Operation, Priority};
+use dunlin_tier::{AccessError, Kind, Layout, LmrId, NodeId, Operation};
 use std::collections::BTreeSet;
 
 /// The most bytes of operations that the worker posts to other nodes: copying them takes less than a microsecond. The time of longer
@@ -29,86 +32,44 @@ pub(crate) enum Attempted<F: Fabric, T> {
     Waits,
 }
 
-/// A path in use by operations for which no thread waits.
-#[derive(Debug)]
-pub(crate) struct Posted<F: Fabric> {
-    path: Path<F>,
-    turn: Turn,
-    priority: Priority,
-    bytes: u64,
-    /// The place of the first operation that is not posted yet.
-    next: usize,
-}
-
-impl<F: Fabric> Posted<F> {
-    /// Makes the operations independent of their caller's memory.
-    pub(crate) fn keep<'a>(
-        &self,
-        items: impl IntoIterator<Item = Item<'a, F::Memory>>,
-    ) -> Vec<Item<'static, F::Memory>> {
-        items.into_iter().enumerate().map(|(place, item)| item.keep(place < self.next)).collect()
-    }
-
-    /// Gives the path back.
-    fn release(self, node: &Node<F>) {
-        node.paths.give(self.path, self.priority, self.turn.trip);
-        node.qos.end(self.priority);
-    }
-
-    /// Ends the operations, and gives the path back. An operation that may still be under way at nodes stays in flight
-    /// until the path has connected to them again.
-    pub(crate) fn end(
-        mut self,
-        node: &Node<F>,
-        is_timed: bool,
-        ended: impl IntoIterator<Item = (Operation, BTreeSet<NodeId>)>,
-    ) {
-        if is_timed {
-            self.turn.stop(node, self.bytes);
-        }
-        for (operation, uncertain) in ended {
-            match uncertain.is_empty() {
-                true => node.end(operation),
-                false => self.path.keep(node, operation, uncertain),
-            }
-        }
-        self.release(node);
-    }
-}
-
 /// Operations that are under way, and for which no thread waits.
 #[derive(Debug)]
 pub(crate) struct Flight<F: Fabric> {
-    posted: Posted<F>,
+    posted: Posted,
     items: Vec<Item<'static, F::Memory>>,
     /// One for each item, or one for all of them.
     operations: Vec<Operation>,
     deadline: Deadline,
     until: Nanos,
+    /// The caller has its answer.
+    is_answered: bool,
 }
 
 impl<F: Fabric> Flight<F> {
     /// Goes on with operations that were posted as far as it was possible without a wait.
     pub(crate) fn new(
         node: &Node<F>,
-        posted: Posted<F>,
+        posted: Posted,
         items: Vec<Item<'static, F::Memory>>,
         operations: impl IntoIterator<Item = Operation>,
         mut deadline: Deadline,
     ) -> Box<Self> {
         let until = deadline.until(node.fabric.host());
-        Box::new(Flight { posted, items, operations: operations.into_iter().collect(), deadline, until })
+        let operations = operations.into_iter().collect();
+        Box::new(Flight { posted, items, operations, deadline, until, is_answered: false })
     }
 
-    /// Returns the deadline.
+    /// Returns the deadline: of the answer first, then of what is under way.
     pub(crate) fn until(&self) -> Nanos {
         self.until
     }
 
-    /// Takes the completions that are there; returns whether all parts are over.
-    pub(crate) fn advance(&mut self, node: &Node<F>, now: Nanos) -> bool {
-        let Flight { posted, items, operations, deadline, until } = self;
-        let is_over = posted.path.advance(node, items, now >= *until);
+    /// Goes on with what has completions; returns whether all parts are over. Connections that still have parts at the end
+    /// of all time are given up.
+    pub(crate) fn advance(&mut self, node: &Node<F>, carriers: &mut Carriers<F>, now: Nanos) -> bool {
+        let Flight { posted, items, operations, deadline, until, is_answered } = self;
+        let Some(path) = carriers.path(posted) else { return true };
+        let is_over = path.advance(node, items, *is_answered && now >= *until);
         if posted.next == items.len() {
             return is_over;
         }
@@ -117,44 +78,70 @@ impl<F: Fabric> Flight<F> {
         for (item, operation) in placed.iter_mut().zip(&*operations).skip(posted.next) {
             item.place(&operation.layout);
         }
-        let is_over = posted.path.post(node, &mut placed, &mut posted.next, false, deadline);
+        let is_over = path.post(node, &mut placed, &mut posted.next, false, deadline);
         *items = posted.keep(placed);
         is_over
     }
 
-    /// Ends an operation whose parts are over. Returns its outcome, and the bytes that it read.
-    pub(crate) fn end_one(self, node: &Node<F>) -> (Result<u64, OperationError>, Vec<u8>) {
-        let Flight { posted, mut items, operations, .. } = self;
-        let bytes = items.first_mut().map(|item| item.transfer.take_kept()).unwrap_or_default();
-        let (outcome, uncertain) = merge(items);
-        let uncertain = std::iter::once(uncertain).chain(std::iter::repeat_with(BTreeSet::new));
-        posted.end(node, outcome.is_ok(), operations.into_iter().zip(uncertain));
-        (outcome, bytes)
+    /// Ends the operations for their caller, whose deadline has passed. Parts that are under way have `time` more: others
+    /// share their connections.
+    pub(crate) fn expire(&mut self, node: &Node<F>, carriers: &mut Carriers<F>, time: Nanos) {
+        let Flight { posted, items, until, is_answered, .. } = self;
+        if let Some(path) = carriers.path(posted) {
+            for Part { item, node: to, .. } in path.under_way() {
+                let node = Some(node.name_of(to));
+                items[item].fail(OperationError::Deadline { node, may_have_executed: true });
+            }
+        }
+        for item in items.iter_mut().skip(posted.next) {
+            item.fail(OperationError::Deadline { node: None, may_have_executed: item.is_begun });
+        }
+        posted.next = items.len();
+        (*until, *is_answered) = (until.saturating_add(time), true);
     }
 
-    /// Ends a list whose parts are over. Returns the bytes of its reads, and the outcomes.
-    pub(crate) fn end_list(self, node: &Node<F>) -> (Vec<u8>, Outcomes) {
-        let Flight { posted, items, operations, .. } = self;
-        let (mut bytes, mut outcomes) = (Vec::new(), Vec::with_capacity(items.len()));
-        let mut uncertain = Vec::with_capacity(items.len());
-        for mut item in items {
+    /// Returns whether the caller has its answer.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered
+    }
+
+    /// Returns the outcome of an operation that has ended for its caller, and the bytes that it read.
+    pub(crate) fn outcome(&mut self) -> (Result<u64, OperationError>, Vec<u8>) {
+        let bytes = self.items.first_mut().map(|item| item.transfer.take_kept()).unwrap_or_default();
+        let value = self.items.first().map_or(0, |item| item.value);
+        let error = self.items.iter_mut().find_map(|item| item.error.take());
+        (error.map_or(Ok(value), Err), bytes)
+    }
+
+    /// Returns the bytes of a list's reads, and its outcomes, after it has ended for its caller.
+    pub(crate) fn outcomes(&mut self) -> (Vec<u8>, Outcomes) {
+        let mut bytes = Vec::new();
+        let outcomes = self.items.iter_mut().map(|item| {
             bytes.append(&mut item.transfer.take_kept());
-            let (outcome, nodes) = list_outcome(item);
-            outcomes.push(outcome);
-            uncertain.push(nodes);
-        }
-        posted.end(node, true, operations.into_iter().zip(uncertain));
+            list_outcome(item)
+        });
+        let outcomes = outcomes.collect();
         (bytes, outcomes)
     }
 
-    /// Gives up the parts that are under way: they may be executed.
-    pub(crate) fn abandon(mut self, node: &Node<F>) {
-        self.advance(node, Nanos::MAX);
-        if self.operations.len() == self.items.len() {
-            drop(self.end_list(node));
-        } else {
-            drop(self.end_one(node));
+    /// Ends operations whose parts are over.
+    pub(crate) fn end(self, node: &Node<F>, carriers: &mut Carriers<F>) {
+        let Flight { posted, items, operations, is_answered, .. } = self;
+        let mut uncertain: Vec<BTreeSet<NodeId>> = items.into_iter().map(|item| item.uncertain).collect();
+        if operations.len() < uncertain.len() {
+            uncertain = vec![uncertain.into_iter().flatten().collect()];
         }
+        let is_timed = !is_answered && uncertain.iter().all(BTreeSet::is_empty);
+        posted.end(node, carriers, is_timed, operations.into_iter().zip(uncertain));
+    }
+
+    /// Gives up the parts that are under way: they may be executed.
+    pub(crate) fn abandon(mut self, node: &Node<F>, carriers: &mut Carriers<F>) {
+        let now = node.fabric.host().now();
+        self.expire(node, carriers, 0);
+        self.until = now;
+        self.advance(node, carriers, now);
+        self.end(node, carriers);
     }
 }
 
@@ -173,72 +160,53 @@ fn merge<'a, M: Memory>(
 }
 
 /// Returns the outcome of an operation of a list.
-pub(crate) fn list_outcome<M: Memory>(item: Item<'_, M>) -> (Result<Done, OperationError>, BTreeSet<NodeId>) {
+pub(crate) fn list_outcome<M: Memory>(item: &mut Item<'_, M>) -> Result<Done, OperationError> {
     let done = match item.transfer.kind() {
         Kind::Atomic => Done::Old(item.value),
         Kind::Read | Kind::Write => Done::Moved,
     };
-    (item.error.map_or(Ok(done), Err), item.uncertain)
+    item.error.take().map_or(Ok(done), Err)
 }
 
 /// The outcome of an attempt with an operation that is in flight.
 #[expect(clippy::large_enum_variant, reason = "most operations are posted, and a box would be an allocation")]
-enum Begun<F: Fabric> {
+enum Begun {
     Done(Result<u64, OperationError>),
     /// Posted; and whether all parts are over.
-    Posted(Posted<F>, bool),
+    Posted(Posted, bool),
     Waits,
 }
 
 impl<F: Fabric> Node<F> {
-    /// Posts operations that may go now; `None` if they would wait. Also returns whether all were posted, and all parts are
-    /// over.
-    pub(crate) fn post(
-        &self,
-        class: &Class,
-        bytes: u64,
-        items: &mut [Item<'_, F::Memory>],
-        is_sequence: bool,
-        deadline: &mut Deadline,
-    ) -> Option<(Posted<F>, bool)> {
-        let host = self.fabric.host();
-        let (path, turn) = Turn::take(self, class, bytes)?;
-        let mut posted = Posted { path, turn, priority: class.priority, bytes, next: 0 };
-        if !posted.path.is_ready(self, items, is_sequence) || !self.qos.try_admit(host, class, bytes) {
-            posted.release(self);
-            return None;
-        }
-        posted.turn.start(host, true);
-        let is_over = posted.path.post(self, items, &mut posted.next, is_sequence, deadline);
-        Some((posted, is_over))
-    }
-
     /// Reads, writes or changes bytes of a region without a wait.
     pub(crate) fn attempt(
         &self,
+        carriers: &mut Carriers<F>,
         target: Target<'_>,
         owner: LmrId,
         offset: u64,
         transfer: Transfer<'_, F::Memory>,
     ) -> Attempted<F, Result<u64, OperationError>> {
         let (kind, length) = (transfer.kind(), transfer.len() as u64);
-        self.attempt_sequence(target, owner, kind, (offset, length), [(offset, transfer)])
+        self.attempt_sequence(carriers, target, owner, kind, (offset, length), [(offset, transfer)])
     }
 
     /// Writes bytes, and then a word, without a wait.
     pub(crate) fn attempt_notify(
         &self,
+        carriers: &mut Carriers<F>,
         target: Target<'_>,
         owner: LmrId,
         (offset, bytes): (u64, &[u8]),
         (word_offset, word): (u64, &[u8; 8]),
     ) -> Attempted<F, Result<u64, OperationError>> {
         let parts = [(offset, Transfer::Write(bytes)), (word_offset, Transfer::Write(word))];
-        self.attempt_sequence(target, owner, Kind::Write, (offset, bytes.len() as u64), parts)
+        self.attempt_sequence(carriers, target, owner, Kind::Write, (offset, bytes.len() as u64), parts)
     }
 
     fn attempt_sequence<const N: usize>(
         &self,
+        carriers: &mut Carriers<F>,
         target: Target<'_>,
         owner: LmrId,
         kind: Kind,
@@ -260,8 +228,8 @@ impl<F: Fabric> Node<F> {
             Err(error) => return Attempted::Done(Err(self.refused(target.handle, error))),
         };
         let mut items = parts.map(|(offset, transfer)| Item::new(&operation.layout, offset, transfer));
-        let begun =
-            self.attempt_begun(target.class, owner, length, &operation.layout, &mut items, &mut deadline);
+        let what = (target.class, owner, length);
+        let begun = self.attempt_begun(carriers, what, &operation.layout, &mut items, &mut deadline);
         match begun {
             Begun::Done(outcome) => {
                 drop(items);
@@ -275,7 +243,7 @@ impl<F: Fabric> Node<F> {
             }
             Begun::Posted(posted, true) => {
                 let (outcome, uncertain) = merge(items);
-                posted.end(self, outcome.is_ok(), [(operation, uncertain)]);
+                posted.end(self, carriers, outcome.is_ok(), [(operation, uncertain)]);
                 Attempted::Done(outcome)
             }
             Begun::Posted(posted, false) => {
@@ -287,13 +255,12 @@ impl<F: Fabric> Node<F> {
 
     fn attempt_begun(
         &self,
-        class: &Class,
-        owner: LmrId,
-        length: u64,
+        carriers: &mut Carriers<F>,
+        (class, owner, length): (&Class, LmrId, u64),
         layout: &Layout,
         items: &mut [Item<'_, F::Memory>],
         deadline: &mut Deadline,
-    ) -> Begun<F> {
+    ) -> Begun {
         let (host, capabilities) = (self.fabric.host(), self.fabric.capabilities());
         if let [item] = items
             && let Transfer::Change(change) = item.transfer
@@ -333,7 +300,7 @@ impl<F: Fabric> Node<F> {
         if is_sequence && !(capabilities.in_order_write && self.is_on_one_other(items)) {
             return Begun::Waits;
         }
-        match self.post(class, length, items, is_sequence, deadline) {
+        match carriers.post(self, class, length, items, is_sequence, deadline) {
             Some((posted, is_over)) => {
                 self.qos.count(class.priority, 1, length);
                 Begun::Posted(posted, is_over)

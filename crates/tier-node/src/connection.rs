@@ -3,17 +3,15 @@
 use crate::error::ConnectError;
 use crate::hello::{Hello, Offer, OfferedExtent};
 use crate::node::{Known, Node};
+use crate::posts::ROOM;
 use dunlin_fabric::{
     CompletionQueueId, Fabric, Link, Nanos, QueuePairConfig, QueuePairId, RegionKey, ThreadDomain,
 };
 use dunlin_tier::NodeId;
 
-/// The most operations of a path that are in flight.
-pub(crate) const DEPTH: usize = 8;
-
 /// The configuration of both ends of a path.
 pub(crate) fn queue_pair_config(completions: CompletionQueueId) -> QueuePairConfig {
-    let max_send = 2 * DEPTH as u32;
+    let max_send = 2 * ROOM as u32;
     QueuePairConfig { max_send, max_receive: 1, ..QueuePairConfig::reliable(completions, completions) }
 }
 

@@ -13,7 +13,8 @@
 //! Direct                loads and stores of bytes on the own node               direct.rs
 //! Published             bytes that exist get a name                           publish.rs
 //!   Node                records, names, handles and arena of this process     node.rs, operate.rs, free.rs
-//!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs
+//!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs, posts.rs
+//!     Carriers          the paths on which the worker has operations          carriers.rs, attempt.rs
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
 //!     Arena             its memory: extents and their pages               arena.rs, pages.rs
@@ -40,6 +41,7 @@ mod attempt;
 mod buffer;
 mod calling;
 mod calls;
+mod carriers;
 mod cleaner;
 mod config;
 mod connection;
@@ -65,6 +67,7 @@ mod path;
 mod paths;
 mod peers;
 pub mod pool;
+mod posts;
 mod problem;
 mod processes;
 mod publish;

@@ -1,6 +1,7 @@
 //! Lists of operations: scattered bytes of one or several regions, all under way at the same time.
 
 use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED, list_outcome};
+use crate::carriers::Carriers;
 use crate::error::{ListError, OperationError, RequestError};
 use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
@@ -164,7 +165,7 @@ const MAX_ATTEMPTED_LIST: usize = 64;
 
 impl<F: Fabric> Operations<'_, F> {
     /// Runs the list without a wait, if it is a small one.
-    pub(crate) fn attempt(mut self) -> Attempted<F, Result<Outcomes, ListError>> {
+    pub(crate) fn attempt(mut self, carriers: &mut Carriers<F>) -> Attempted<F, Result<Outcomes, ListError>> {
         let Some(first) = self.entries.first() else { return Attempted::Done(Ok(Vec::new())) };
         let node = Arc::clone(&first.lmr.running.node);
         let by_device = node.fabric.capabilities().atomics.exist();
@@ -211,7 +212,7 @@ impl<F: Fabric> Operations<'_, F> {
         let items = pairs
             .map(|(entry, operation)| Item::new(&operation.layout, entry.offset, entry.transfer.reborrow()));
         let mut items: Vec<Item<'_, F::Memory>> = items.collect();
-        let posted = node.post(&class, bytes, &mut items, false, &mut deadline);
+        let posted = carriers.post(&node, &class, bytes, &mut items, false, &mut deadline);
         if posted.is_some() {
             node.qos.count(class.priority, operations, bytes);
         }
@@ -222,9 +223,9 @@ impl<F: Fabric> Operations<'_, F> {
                 Attempted::Waits
             }
             Some((posted, true)) => {
-                let ended: Vec<_> = items.into_iter().map(list_outcome).collect();
-                let (outcomes, uncertain): (Outcomes, Vec<_>) = ended.into_iter().unzip();
-                posted.end(&node, true, begun.into_iter().zip(uncertain));
+                let outcomes = items.iter_mut().map(list_outcome).collect();
+                let uncertain: Vec<_> = items.into_iter().map(|item| item.uncertain).collect();
+                posted.end(&node, carriers, true, begun.into_iter().zip(uncertain));
                 Attempted::Done(Ok(outcomes))
             }
             Some((posted, false)) => {

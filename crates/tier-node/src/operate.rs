@@ -480,6 +480,17 @@ impl Turn {
         Some((path, Turn { has_begun: true, is_timed, ..Turn::default() }))
     }
 
+    /// Begins an operation on a path that another one has; `None` if it would wait, or others do.
+    pub(crate) fn join<F: Fabric>(node: &Node<F>, class: &Class) -> Option<Turn> {
+        let priority = class.priority;
+        if node.qos.begin(priority) > 0 || !node.paths.join(priority) {
+            node.qos.end(priority);
+            return None;
+        }
+        let is_timed = node.qos.wants_trip(priority);
+        Some(Turn { has_begun: true, is_timed, ..Turn::default() })
+    }
+
     /// The operation runs on a path.
     pub(crate) fn start<H: Host>(&mut self, host: &H, has_path: bool) {
         if has_path && self.is_timed {

@@ -1,14 +1,15 @@
-//! A path: one thread's means to read and write regions on all nodes. A thread takes a path for one operation, posts
-//! the parts, waits until all are complete, and gives the path back. A list of operations is posted in the same way.
+//! A path: the means to read and write regions on all nodes. A thread takes a path for one operation, posts the parts,
+//! waits until all are complete, and gives the path back. A list of operations is posted in the same way. The worker
+//! takes a path for several operations at a time, of any processes: the flights.
 
-use crate::connection::{Connection, DEPTH};
+use crate::connection::Connection;
 use crate::error::{ConnectError, OperationError, RequestError};
 use crate::item::{Change, Item, Transfer};
 use crate::node::Node;
-use dunlin_fabric::Work;
+use crate::posts::{End, MAX_INLINE, Part, Posts, ROOM};
 use dunlin_fabric::{
-    Access, Arena, Completion, CompletionQueueId, CompletionStatus, Data, Fabric, Host, Link, Nanos,
-    Operation, PostError, RemoteSlice, ThreadDomain, WaitMode, Wake, WithSources, WorkId, WorkRequest, nanos,
+    Access, Arena, CompletionQueueId, Data, Fabric, Host, Link, Nanos, Operation, PostError, RemoteSlice,
+    ThreadDomain, WaitMode, Wake, WithSources, Work, nanos,
 };
 use dunlin_tier::qos::Flow;
 use dunlin_tier::{Cut, Layout, NodeId, Priority};
@@ -20,6 +21,10 @@ pub(crate) type PathLinks<F> = Arc<Mutex<BTreeMap<(u16, NodeId), <F as Fabric>::
 
 /// Polls between two reads of the clock.
 const POLLS_AT_ONCE: u32 = 64;
+
+/// The most parts of one operation that are under way, and the most of one list.
+const DEPTH: usize = 8;
+const LIST_DEPTH: usize = 2 * DEPTH;
 
 /// The length from which a write from a staging buffer has a short first part, in bytes: the rest is copied while that
 /// part is under way.
@@ -72,18 +77,6 @@ impl Deadline {
     }
 }
 
-/// A part that is in flight.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    busy: bool,
-    peer: u16,
-    /// The operation's place in the list.
-    item: usize,
-    /// The position in the caller's buffer, and the length.
-    at: usize,
-    length: usize,
-}
-
 /// An operation of which parts may still be under way at these nodes.
 #[derive(Debug)]
 struct Unfinished {
@@ -103,12 +96,16 @@ pub(crate) struct Path<F: Fabric> {
     peers: Vec<Option<Connection<F>>>,
     links: PathLinks<F>,
     unfinished: Vec<Unfinished>,
-    found: Vec<Completion<F::Memory>>,
-    slots: [Slot; DEPTH],
+    posts: Posts<F>,
+    /// The number of flights so far.
+    flights: u64,
+    /// The current flight: an operation, or a list.
+    flight: u64,
+    /// Its requests that are not over.
     in_flight: usize,
-    /// The number of the current operation, so that completions of earlier ones are recognized.
-    serial: u64,
-    /// The deadline of the current operations has passed.
+    /// Its requests wait for a doorbell that is rung for several.
+    is_list: bool,
+    /// Its deadline has passed.
     is_late: bool,
 }
 
@@ -116,10 +113,10 @@ impl<F: Fabric> Path<F> {
     pub(crate) fn new(node: &Node<F>, number: u16) -> Result<Self, RequestError> {
         let fabric = node.fabric.clone();
         let mut domain = fabric.domain()?;
-        let completions = domain.create_completion_queue(4 * DEPTH as u32, false)?;
+        let completions = domain.create_completion_queue(4 * ROOM as u32, false)?;
         let capabilities = fabric.capabilities();
         let step = node.config.step.min(capabilities.max_message);
-        let bytes = (DEPTH as u64 * u64::from(step.next_power_of_two())).max(64 << 10);
+        let bytes = (LIST_DEPTH as u64 * u64::from(step.next_power_of_two())).max(64 << 10);
         let memory = fabric.register(bytes, Access::LOCAL)?;
         let Ok(staging) = Arena::new(memory) else { return Err(RequestError::Busy) };
         Ok(Path {
@@ -132,10 +129,11 @@ impl<F: Fabric> Path<F> {
             peers: (0..node.roster.max_nodes).map(|_| None).collect(),
             links: Arc::clone(&node.path_links),
             unfinished: Vec::new(),
-            found: Vec::with_capacity(2 * DEPTH),
-            slots: [Slot::default(); DEPTH],
+            posts: Posts::new(completions),
+            flights: 0,
+            flight: 0,
             in_flight: 0,
-            serial: 0,
+            is_list: false,
             is_late: false,
             fabric,
         })
@@ -245,10 +243,13 @@ impl<F: Fabric> Path<F> {
         items: &mut [Item<'_, F::Memory>],
         deadline: &mut Deadline,
     ) -> Result<(), NodeId> {
-        self.begin();
+        self.begin(items.len() > 1);
         items.iter_mut().try_for_each(|item| self.check(node, item))?;
         for place in 0..items.len() {
             self.post_item(node, items, place, deadline);
+            if self.posts.waiting() >= DEPTH {
+                self.ring();
+            }
         }
         self.drain(node, items, deadline);
         Ok(())
@@ -263,7 +264,7 @@ impl<F: Fabric> Path<F> {
         (word_offset, word): (u64, &[u8; 8]),
         deadline: &mut Deadline,
     ) -> Result<(), Stop> {
-        self.begin();
+        self.begin(false);
         let mut items = [
             Item::new(layout, offset, Transfer::Write(bytes)),
             Item::new(layout, word_offset, Transfer::Write(word)),
@@ -321,23 +322,33 @@ impl<F: Fabric> Path<F> {
         None
     }
 
-    /// Begins operations that [`post`](Path::post) posts. Checks connections and places, and that the parts of each, or of
-    /// a whole sequence, may be under way at the same time; returns whether all of it is so.
-    pub(crate) fn is_ready(
+    /// Begins a flight that [`post`](Path::post) posts. Checks connections and places, and that the parts of each
+    /// operation, or of a whole sequence, may be under way at the same time; returns the flight if all of it is so.
+    pub(crate) fn ready(
         &mut self,
         node: &Node<F>,
         items: &mut [Item<'_, F::Memory>],
         is_sequence: bool,
-    ) -> bool {
-        self.begin();
+    ) -> Option<u64> {
         let parts = items.iter().map(|item| item.cuts(self.step).count());
         let most = if is_sequence { parts.sum() } else { parts.max().unwrap_or(0) };
-        most <= DEPTH && items.iter_mut().all(|item| self.check(node, item).is_ok() && item.error.is_none())
+        if most > DEPTH.min(self.posts.room()) {
+            return None;
+        }
+        self.begin(true);
+        let is_ready = items.iter_mut().all(|item| self.check(node, item).is_ok() && item.error.is_none());
+        is_ready.then_some(self.flight)
     }
 
-    /// Posts operations from `next` on for which the path [is ready](Path::is_ready), as many as may be under way, and
-    /// takes the completions that are there. Returns whether all of them were posted, and all parts are over. In a
-    /// sequence, an operation is posted only if those before it were. Does not wait.
+    /// Goes on with a flight.
+    pub(crate) fn select(&mut self, flight: u64) {
+        (self.flight, self.in_flight) = (flight, self.posts.of_flight(flight));
+        (self.is_list, self.is_late) = (!self.fabric.capabilities().initiator_copies, false);
+    }
+
+    /// Posts operations of the current flight from `next` on, as many as may be under way. Returns whether all of them
+    /// were posted, and all parts are over. In a sequence, an operation is posted only if those before it were. Does not
+    /// wait. Requests wait for [`ring`](Path::ring), except where the initiator copies.
     pub(crate) fn post(
         &mut self,
         node: &Node<F>,
@@ -355,37 +366,78 @@ impl<F: Fabric> Path<F> {
                 items[*next].is_begun = true;
             }
             let parts = items[*next].cuts(self.step).count();
-            if self.in_flight + parts > DEPTH {
+            if !self.has_room(parts) {
                 self.take_completions(node, items);
-                if self.in_flight + parts > DEPTH {
+                if !self.has_room(parts) {
                     break;
                 }
             }
             self.post_item(node, items, *next, deadline);
             *next += 1;
         }
-        self.advance(node, items, false) && *next == items.len()
+        if !self.is_list {
+            self.poll();
+            self.advance(node, items, false);
+        }
+        self.in_flight == 0 && *next == items.len()
     }
 
-    /// Takes the completions that are there, and gives up connections that ended, or all of them if the operations are
-    /// late. Returns whether all parts are over. Does not wait.
+    fn has_room(&self, parts: usize) -> bool {
+        self.in_flight + parts <= self.depth() && parts <= self.posts.room()
+    }
+
+    fn depth(&self) -> usize {
+        if self.is_list { LIST_DEPTH } else { DEPTH }
+    }
+
+    /// Takes the completions that are there, of all flights.
+    pub(crate) fn poll(&mut self) {
+        self.posts.poll(&self.fabric, &mut self.domain);
+    }
+
+    /// Returns the parts of the current flight that are not over.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = Part> {
+        self.posts.under_way(self.flight)
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Ends what is over of the current flight, and gives up connections that ended, or all of it if it is late. Returns
+    /// whether all parts are over. Does not wait.
     pub(crate) fn advance(
         &mut self,
         node: &Node<F>,
         items: &mut [Item<'_, F::Memory>],
         is_late: bool,
     ) -> bool {
-        self.take_completions(node, items);
+        self.apply(node, items);
         self.is_late |= is_late;
         self.give_up_lost(node, items);
         self.in_flight == 0
     }
 
-    fn begin(&mut self) {
-        self.serial += 1;
-        self.in_flight = 0;
-        self.slots = [Slot::default(); DEPTH];
-        self.is_late = false;
+    fn begin(&mut self, is_list: bool) {
+        self.flights += 1;
+        (self.flight, self.in_flight) = (self.flights, 0);
+        (self.is_list, self.is_late) = (is_list && !self.fabric.capabilities().initiator_copies, false);
+    }
+
+    /// Posts the requests that wait, with one doorbell for each node.
+    pub(crate) fn ring(&mut self) {
+        let Path { fabric, domain, posts, peers, .. } = self;
+        let queue_pair_to = |to: NodeId| {
+            let connection = peers.get(usize::from(to.0)).and_then(Option::as_ref);
+            connection.map(|connection| connection.queue_pair)
+        };
+        let mut broken = Vec::new();
+        while let Some((to, posted)) = posts.ring(fabric, domain, queue_pair_to) {
+            if posted.is_err() {
+                broken.push(to);
+            }
+        }
+        broken.into_iter().for_each(|to| self.give_up(to));
     }
 
     fn is_connected(&self, to: NodeId) -> bool {
@@ -441,7 +493,7 @@ impl<F: Fabric> Path<F> {
             while cut.length > 0 {
                 let part = Cut { length: cut.length.min(longest), ..cut };
                 longest = self.step;
-                while self.in_flight == DEPTH {
+                while self.in_flight >= self.depth() {
                     self.reap(node, items, deadline);
                 }
                 if items[place].error.is_some() {
@@ -481,12 +533,21 @@ impl<F: Fabric> Path<F> {
             return item.fail(OperationError::Place { node: node.name_of(cut.node) });
         };
         let (at, length) = (cut.at as usize, cut.length as usize);
-        let slot = Slot { busy: true, peer: cut.node.0, item: place, at, length };
-        let parts;
+        let (queue_pair, part) =
+            (connection.queue_pair, Part { flight: self.flight, node: cut.node, item: place, at, length });
+        let max_inline = if self.is_list { self.max_inline.min(MAX_INLINE) } else { self.max_inline };
         let operation = match &item.transfer {
-            Transfer::Write(_) | Transfer::Put(_) if length <= self.max_inline => {
-                parts = [&item.transfer.outgoing()[at..at + length]];
-                Operation::Write { data: Data::Inline(&parts), key, offset, immediate: None }
+            Transfer::Write(_) | Transfer::Put(_) if length <= max_inline => {
+                let bytes = &item.transfer.outgoing()[at..at + length];
+                let posted = match self.is_list {
+                    true => self.posts.hold_inline(part, bytes, (key, offset)),
+                    false => {
+                        let data = Data::Inline(&[bytes]);
+                        let write = Operation::Write { data, key, offset, immediate: None };
+                        self.posts.post(&self.fabric, &mut self.domain, queue_pair, part, write)
+                    }
+                };
+                return self.posted(node, items, &part, posted);
             }
             Transfer::Write(_) | Transfer::Put(_) => {
                 let from = item.transfer.outgoing();
@@ -513,55 +574,50 @@ impl<F: Fabric> Path<F> {
                 Operation::CompareSwap { key, offset, expected: *expected, swap: *swap }
             }
         };
-        let Some(free) = self.slots.iter().position(|slot| !slot.busy) else { return };
-        let id = WorkId(self.serial << 8 | free as u64);
-        self.fabric.host().charge(Work::PostWork, 1);
-        match self.domain.post(connection.queue_pair, WorkRequest { id, operation, signaled: true }) {
+        let posted = match self.is_list {
+            true => self.posts.hold(part, operation),
+            false => self.posts.post(&self.fabric, &mut self.domain, queue_pair, part, operation),
+        };
+        self.posted(node, items, &part, posted);
+    }
+
+    fn posted(
+        &mut self,
+        node: &Node<F>,
+        items: &mut [Item<'_, F::Memory>],
+        part: &Part,
+        posted: Result<(), PostError>,
+    ) {
+        let item = &mut items[part.item];
+        match posted {
             Ok(()) => {
-                self.slots[free] = slot;
                 self.in_flight += 1;
                 item.is_begun = true;
             }
             Err(source) => {
-                item.fail(OperationError::Post { node: node.name_of(cut.node), source });
-                self.give_up(node, items, cut.node);
+                item.fail(OperationError::Post { node: node.name_of(part.node), source });
+                self.give_up(part.node);
+                self.apply(node, items);
             }
         }
     }
 
     /// Gives up a connection: its parts in flight are uncertain.
-    fn give_up(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>], peer: NodeId) {
-        for slot in self.slots.iter_mut().filter(|slot| slot.busy && slot.peer == peer.0) {
-            slot.busy = false;
-            self.in_flight -= 1;
-            let item = &mut items[slot.item];
-            item.uncertain.insert(peer);
-            if item.error.is_none() {
-                let name = node.name_of(peer);
-                let dead = node.roster.dead_in(peer).filter(|_| !self.is_late);
-                item.fail(match (self.is_late, dead) {
-                    (true, _) => OperationError::Deadline { node: Some(name), may_have_executed: true },
-                    (false, Some(epoch)) => {
-                        OperationError::Dead { node: name, epoch, may_have_executed: true }
-                    }
-                    (false, None) => OperationError::Unanswered { node: name },
-                });
-            }
-        }
+    fn give_up(&mut self, peer: NodeId) {
+        self.posts.lose(peer);
         self.disconnect(peer);
     }
 
-    /// Gives up the connections that ended, or all with parts in flight if the operations are late; returns whether there
-    /// was one.
+    /// Gives up the connections that ended, or all with parts of the flight if it is late; returns whether there was one.
     fn give_up_lost(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>]) -> bool {
         let mut gave_up = false;
-        for number in 0..DEPTH {
-            let Slot { busy, peer, .. } = self.slots[number];
-            let peer = NodeId(peer);
-            if busy && (self.is_late || !self.is_connected(peer)) {
-                self.give_up(node, items, peer);
-                gave_up = true;
-            }
+        let (flight, is_late) = (self.flight, self.is_late);
+        while let Some(peer) = self.posts.find(|of, to| (is_late && of == flight) || !self.is_connected(to)) {
+            self.give_up(peer);
+            gave_up = true;
+        }
+        if gave_up {
+            self.apply(node, items);
         }
         gave_up
     }
@@ -569,6 +625,7 @@ impl<F: Fabric> Path<F> {
     /// Waits for at least one completion, or gives up all connections with parts in flight.
     fn reap(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>], deadline: &mut Deadline) {
         let mut polls = 0u32;
+        self.ring();
         loop {
             if self.take_completions(node, items) {
                 return;
@@ -594,47 +651,50 @@ impl<F: Fabric> Path<F> {
 
     /// Takes the completions that are there; returns whether one was of these operations.
     fn take_completions(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>]) -> bool {
-        let mut found = std::mem::take(&mut self.found);
-        let mut any = false;
-        if self.domain.poll(self.completions, &mut found, 2 * DEPTH) > 0 {
-            for completion in found.drain(..) {
-                any |= self.take_completion(node, completion, items);
-            }
-        }
-        self.found = found;
-        any
+        self.poll();
+        self.apply(node, items)
     }
 
-    fn take_completion(
-        &mut self,
-        node: &Node<F>,
-        completion: Completion<F::Memory>,
-        items: &mut [Item<'_, F::Memory>],
-    ) -> bool {
-        let number = (completion.id.0 & 0xff) as usize;
-        if completion.id.0 >> 8 != self.serial {
-            return false;
+    /// Ends the parts of the current flight that are over; returns whether there was one.
+    fn apply(&mut self, node: &Node<F>, items: &mut [Item<'_, F::Memory>]) -> bool {
+        let mut any = false;
+        while let Some((part, end)) = self.posts.take(self.flight) {
+            any = true;
+            self.in_flight -= 1;
+            let Part { item, node: peer, at, length, .. } = part;
+            let item = &mut items[item];
+            match end {
+                End::Done(value, buffer) => {
+                    item.value = value;
+                    if let (Some(into), Some(buffer)) = (item.transfer.incoming(), buffer)
+                        && let Some(into) = into.get_mut(at..at + length)
+                        && buffer.len() >= length
+                    {
+                        into.copy_from_slice(&buffer[..length]);
+                        self.fabric.host().charge(Work::CopyBytes, length as u32);
+                    }
+                }
+                End::Refused(source) => item.fail(OperationError::Post { node: node.name_of(peer), source }),
+                End::Failed(status) => {
+                    item.uncertain.insert(peer);
+                    item.fail(OperationError::Failed { node: node.name_of(peer), status });
+                    self.give_up(peer);
+                }
+                End::Lost => {
+                    item.uncertain.insert(peer);
+                    let name = node.name_of(peer);
+                    let dead = node.roster.dead_in(peer).filter(|_| !self.is_late);
+                    item.fail(match (self.is_late, dead) {
+                        (true, _) => OperationError::Deadline { node: Some(name), may_have_executed: true },
+                        (false, Some(epoch)) => {
+                            OperationError::Dead { node: name, epoch, may_have_executed: true }
+                        }
+                        (false, None) => OperationError::Unanswered { node: name },
+                    });
+                }
+            }
         }
-        let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.busy) else { return false };
-        let Slot { at, length, peer, item, .. } = *slot;
-        let item = &mut items[item];
-        self.fabric.host().charge(Work::PollCompletion, 1);
-        if completion.status != CompletionStatus::Success {
-            let status = completion.status;
-            item.fail(OperationError::Failed { node: node.name_of(NodeId(peer)), status });
-            self.give_up(node, items, NodeId(peer));
-            return true;
-        }
-        slot.busy = false;
-        self.in_flight -= 1;
-        item.value = completion.value;
-        if let (Some(into), Some(buffer)) = (item.transfer.incoming(), completion.buffer)
-            && buffer.len() >= length
-        {
-            into[at..at + length].copy_from_slice(&buffer[..length]);
-            self.fabric.host().charge(Work::CopyBytes, length as u32);
-        }
-        true
+        any
     }
 }
 

@@ -1,4 +1,4 @@
-//! The paths of a node, each used by one operation at a time, and the threads that wait for one.
+//! The paths of a node, each used by one thread at a time, and the threads that wait for one.
 
 use crate::pool::Taken;
 use dunlin_fabric::{Host, Nanos, Parker, Unparker, WaitMode};
@@ -234,6 +234,23 @@ impl<T, H: Host> Group<T, H> {
         }
     }
 
+    /// Adds an operation to a path that one of the same priority has; returns whether it may: nobody waits.
+    fn join(&self, priority: Priority) -> bool {
+        let mut state = self.state();
+        let may = !state.is_closed && !state.turns.has_waiters();
+        state.queues[priority as usize].under_way += u32::from(may);
+        may
+    }
+
+    /// An operation ends on a path that another one has still.
+    fn part(&self, priority: Priority, trip: Option<Trip>) {
+        let mut state = self.state();
+        if let Some(Trip { now, cost, time }) = trip {
+            state.turns.note(now, priority, cost, time);
+        }
+        state.queues[priority as usize].under_way -= 1;
+    }
+
     /// A path comes back: it goes to the thread whose turn it is.
     fn leave(&self, priority: Priority, taken: Taken<T>, trip: Option<Trip>) {
         let mut guard = self.state();
@@ -336,6 +353,16 @@ impl<T, H: Host> Paths<T, H> {
     /// Waits for the path that was asked for, until `until` at most; then `None`.
     pub(crate) fn wait(&self, host: &H, seat: Seat<H>, until: Nanos) -> Option<Granted<T>> {
         self.group(seat.flow.priority).wait(host, seat, until)
+    }
+
+    /// Adds an operation to a path that one of the same priority has; returns whether it may: nobody waits for a path.
+    pub(crate) fn join(&self, priority: Priority) -> bool {
+        self.group(priority).join(priority)
+    }
+
+    /// Ends an operation on a path that another one has still.
+    pub(crate) fn part(&self, priority: Priority, trip: Option<Trip>) {
+        self.group(priority).part(priority, trip);
     }
 
     /// Gives a path back that was taken for an operation of this priority, with the operation's time if it is of use.

@@ -1,6 +1,7 @@
 //! Operations on a region with a time of their own.
 
 use crate::attempt::Attempted;
+use crate::carriers::Carriers;
 use crate::error::OperationError;
 use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
@@ -84,15 +85,17 @@ impl<F: Fabric> Within<'_, F> {
     /// Reads, writes or changes bytes without a wait.
     pub(crate) fn attempt(
         &self,
+        carriers: &mut Carriers<F>,
         offset: u64,
         transfer: Transfer<'_, F::Memory>,
     ) -> Attempted<F, Result<u64, OperationError>> {
-        self.lmr.running.node.attempt(self.target(), self.lmr.id, offset, transfer)
+        self.lmr.running.node.attempt(carriers, self.target(), self.lmr.id, offset, transfer)
     }
 
     /// As [`write_notify`](Within::write_notify), without a wait.
     pub(crate) fn attempt_notify(
         &self,
+        carriers: &mut Carriers<F>,
         offset: u64,
         bytes: &[u8],
         word_offset: u64,
@@ -102,7 +105,7 @@ impl<F: Fabric> Within<'_, F> {
             return Attempted::Done(Err(error.into()));
         }
         let (node, word) = (&self.lmr.running.node, value.to_le_bytes());
-        node.attempt_notify(self.target(), self.lmr.id, (offset, bytes), (word_offset, &word))
+        node.attempt_notify(carriers, self.target(), self.lmr.id, (offset, bytes), (word_offset, &word))
     }
 
     /// Checks the place of a word.

@@ -5,6 +5,7 @@ mod asynchronous;
 mod buffers;
 mod common;
 mod direct;
+mod doorbells;
 mod hostile;
 mod kept;
 mod kept_kills;

@@ -127,13 +127,23 @@ fn a_refusal_of_the_worker_is_that_of_the_pool() {
 }
 
 /// A node of a run, with its service for processes.
-pub(crate) struct Node {
+pub(crate) struct Node<F: Fabric = Sim> {
     pub(crate) address: Address,
     pub(crate) processes: ProcessServer<Sim>,
-    pub(crate) tier: dunlin_tier_node::Tier<Sim>,
+    pub(crate) tier: dunlin_tier_node::Tier<F>,
 }
 
 pub(crate) fn node(fabric: &Sim, name: &str, change: impl Fn(&mut TierConfig)) -> Node {
+    node_on(fabric, fabric, name, change)
+}
+
+/// A node whose memory is on `fabric`, and which serves processes on `near`.
+pub(crate) fn node_on<F: Fabric>(
+    fabric: &F,
+    near: &Sim,
+    name: &str,
+    change: impl Fn(&mut TierConfig),
+) -> Node<F> {
     let peers = NODES.map(|name| Peer::named(Scheme::Sim, name).unwrap());
     let mut config = TierConfig::new(peers.into(), name);
     config.memory = 1 << 20;
@@ -144,7 +154,7 @@ pub(crate) fn node(fabric: &Sim, name: &str, change: impl Fn(&mut TierConfig)) -
     let limits = ProcessLimits { operations: 64, ..ProcessLimits::default() };
     let users = BTreeMap::from([(0, "all".to_owned())]);
     let config = ProcessConfig { users, limits, ..ProcessConfig::new(address.clone()) };
-    Node { processes: ProcessServer::serve(fabric, &tier, config).unwrap(), address, tier }
+    Node { processes: ProcessServer::serve(near, &tier, config).unwrap(), address, tier }
 }
 
 fn app(fabric: &Sim, node: &Node) -> Tier<Sim> {

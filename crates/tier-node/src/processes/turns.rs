@@ -4,9 +4,10 @@
 use super::answer::{Refused, list_of, listed, put, space};
 use super::registry::{Process, Registry, Serving};
 use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED};
+use crate::carriers::Carriers;
 use crate::error::OperationError;
 use crate::item::{Change, Transfer};
-use dunlin_fabric::{Fabric, Host, Nanos};
+use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use dunlin_rpc::{Incoming, Later, PollAgain, PolledService, Reply, Request, Started};
 use dunlin_tier::process::{Problem, ProcessRequest};
 use std::sync::Arc;
@@ -43,7 +44,8 @@ enum Tried<F: Fabric> {
 struct Kept<F: Fabric, P: Fabric> {
     flight: Box<Flight<F>>,
     form: Form,
-    call: Incoming<P>,
+    /// `None` once it is answered.
+    call: Option<Incoming<P>>,
     since: Nanos,
     /// It counts against the limit of the process.
     _serving: Serving,
@@ -52,13 +54,14 @@ struct Kept<F: Fabric, P: Fabric> {
 /// The operations of the worker.
 pub(super) struct Turns<F: Fabric, P: Fabric> {
     registry: Arc<Registry<F, P>>,
-    /// One path each, so the number of paths bounds them.
+    carriers: Carriers<F>,
+    /// Their requests have room on the paths, so the number of paths bounds them.
     kept: Vec<Kept<F, P>>,
 }
 
 impl<F: Fabric, P: Fabric> Turns<F, P> {
     pub(super) fn new(registry: Arc<Registry<F, P>>) -> Self {
-        Turns { registry, kept: Vec::new() }
+        Turns { registry, carriers: Carriers::new(), kept: Vec::new() }
     }
 
     fn now(&self) -> Nanos {
@@ -69,14 +72,15 @@ impl<F: Fabric, P: Fabric> Turns<F, P> {
 impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
     fn start(&mut self, request: &Request<'_>, reply: &mut Reply<'_>, later: Later<'_, P>) -> Started {
         let counters = &self.registry.counters;
-        match self.registry.attempt(request, reply).unwrap_or_else(|refused| Tried::Done(Err(refused))) {
+        let tried = self.registry.attempt(&mut self.carriers, request, reply);
+        match tried.unwrap_or_else(|refused| Tried::Done(Err(refused))) {
             Tried::Done(outcome) => {
                 counters.at_once.fetch_add(1, Ordering::Relaxed);
                 Started::Answered(self.registry.finish(outcome, reply))
             }
             Tried::UnderWay(flight, form, serving) => {
                 counters.later.fetch_add(1, Ordering::Relaxed);
-                let (call, since) = (later.keep(request), self.now());
+                let (call, since) = (Some(later.keep(request)), self.now());
                 self.kept.push(Kept { flight, form, call, since, _serving: serving });
                 Started::Kept
             }
@@ -85,16 +89,28 @@ impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
     }
 
     fn poll(&mut self) -> PollAgain {
-        let (now, node) = (self.now(), self.registry.tier.node());
+        let now = self.now();
+        let Turns { registry, carriers, kept } = self;
+        let node = registry.tier.node();
+        carriers.poll();
         let mut at = 0;
-        while at < self.kept.len() {
-            if self.kept[at].flight.advance(node, now) {
-                let Kept { flight, form, call, .. } = self.kept.swap_remove(at);
-                self.registry.deliver(call, answer(*flight, form, node));
+        while let Some(Kept { flight, form, call, .. }) = kept.get_mut(at) {
+            let is_over = flight.advance(node, carriers, now);
+            if !is_over && !flight.is_answered() && now >= flight.until() {
+                flight.expire(node, carriers, nanos(node.config.timeout));
+            }
+            if (is_over || flight.is_answered())
+                && let Some(call) = call.take()
+            {
+                registry.deliver(call, answer(flight, *form));
+            }
+            if is_over {
+                kept.swap_remove(at).flight.end(node, carriers);
             } else {
                 at += 1;
             }
         }
+        carriers.ring();
         let mut again = PollAgain::Never;
         for Kept { flight, since, .. } in &self.kept {
             let age = now.saturating_sub(*since);
@@ -114,19 +130,19 @@ impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
 
 impl<F: Fabric, P: Fabric> Drop for Turns<F, P> {
     fn drop(&mut self) {
-        let node = self.registry.tier.node();
+        let Turns { registry, carriers, kept } = self;
         // The callers learn that the operations may have been executed.
-        self.kept.drain(..).for_each(|kept| kept.flight.abandon(node));
+        kept.drain(..).for_each(|kept| kept.flight.abandon(registry.tier.node(), carriers));
     }
 }
 
-/// Ends an operation whose parts are over; returns its answer.
-fn answer<F: Fabric>(flight: Flight<F>, form: Form, node: &crate::node::Node<F>) -> Result<Vec<u8>, Refused> {
+/// Returns the answer of an operation that has ended for its caller.
+fn answer<F: Fabric>(flight: &mut Flight<F>, form: Form) -> Result<Vec<u8>, Refused> {
     if form == Form::List {
-        let (bytes, outcomes) = flight.end_list(node);
+        let (bytes, outcomes) = flight.outcomes();
         return Ok(listed(bytes, outcomes));
     }
-    let (outcome, bytes) = flight.end_one(node);
+    let (outcome, bytes) = flight.outcome();
     let value = outcome?;
     Ok(match form {
         Form::Word => value.to_le_bytes().to_vec(),
@@ -137,13 +153,18 @@ fn answer<F: Fabric>(flight: Flight<F>, form: Form, node: &crate::node::Node<F>)
 
 impl<F: Fabric, P: Fabric> Registry<F, P> {
     /// Runs an operation on bytes as far as nothing has to be waited for.
-    fn attempt(&self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<Tried<F>, Refused> {
+    fn attempt(
+        &self,
+        carriers: &mut Carriers<F>,
+        request: &Request<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<Tried<F>, Refused> {
         let process = self.process(request.session)?;
         let serving = process.serving(self.config.limits.operations)?;
         let parsed =
             ProcessRequest::parse(request.function, request.payload).map_err(|_| Problem::Malformed)?;
         let (time, bytes) = (self.time(request.time_left()), parsed.moves());
-        let tried = self.attempt_parsed((&process, serving), parsed, time, reply);
+        let tried = self.attempt_parsed(carriers, (&process, serving), parsed, time, reply);
         // The pool counts what is left to it.
         if !matches!(tried, Ok(Tried::Waits)) {
             process.count(bytes);
@@ -153,6 +174,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
 
     fn attempt_parsed(
         &self,
+        carriers: &mut Carriers<F>,
         (process, serving): (&Process<F, P>, Serving),
         parsed: ProcessRequest<'_>,
         time: Duration,
@@ -165,29 +187,29 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             ProcessRequest::Read { priority, handle, offset, length } => {
                 let into = Transfer::Read(space(reply, length)?);
                 let region = process.region(handle)?;
-                (region.within(time).with_priority(priority)?.attempt(offset, into), Form::Bytes)
+                (region.within(time).with_priority(priority)?.attempt(carriers, offset, into), Form::Bytes)
             }
             ProcessRequest::Write { priority, handle, offset, bytes } => {
                 let (region, from) = (process.region(handle)?, Transfer::Write(bytes));
-                (region.within(time).with_priority(priority)?.attempt(offset, from), Form::Nothing)
+                (region.within(time).with_priority(priority)?.attempt(carriers, offset, from), Form::Nothing)
             }
             ProcessRequest::FetchAdd { priority, handle, offset, add } => {
                 let (region, change) = (process.region(handle)?, Transfer::Change(Change::Add(add)));
-                (region.within(time).with_priority(priority)?.attempt(offset, change), Form::Word)
+                (region.within(time).with_priority(priority)?.attempt(carriers, offset, change), Form::Word)
             }
             ProcessRequest::CompareSwap { priority, handle, offset, expected, swap } => {
                 let change = Transfer::Change(Change::Swap { expected, swap });
                 let region = process.region(handle)?;
-                (region.within(time).with_priority(priority)?.attempt(offset, change), Form::Word)
+                (region.within(time).with_priority(priority)?.attempt(carriers, offset, change), Form::Word)
             }
             ProcessRequest::WriteNotify { priority, handle, offset, word_offset, value, bytes } => {
                 let region = process.region(handle)?;
                 let region = region.within(time).with_priority(priority)?;
-                (region.attempt_notify(offset, bytes, word_offset, value), Form::Nothing)
+                (region.attempt_notify(carriers, offset, bytes, word_offset, value), Form::Nothing)
             }
             ProcessRequest::Run { priority, operations } => {
                 let list = (&operations[..], priority);
-                let attempted = list_of(process, list, time, |list| list.attempt())?;
+                let attempted = list_of(process, list, time, |list| list.attempt(carriers))?;
                 let (bytes, attempted) = attempted;
                 return Ok(match attempted {
                     Attempted::Done(outcomes) => Tried::Done(
