@@ -51,6 +51,6 @@ pub use dunlin_tier::{MemberState, RecordError};
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
     Asynchronous, BufferError, Bytes, DirectMemory, Done, EachCall, ListError, Listed, Listing, LockError,
-    NoDirect, Operation, OperationError, Outcomes, Position, Priority, PublishError, Published, ReceiveError,
-    RequestError, Rights, Source, Spec,
+    NoDirect, Operation, OperationError, Outcomes, OwnedOperations, Position, Priority, PublishError,
+    Published, ReceiveError, RequestError, Rights, Source, Spec,
 };

@@ -1,6 +1,7 @@
 //! The regions that a process has mapped.
 
 use crate::attachment::Attachment;
+use crate::list::Operations;
 use crate::tier::Tier;
 use crate::within::{Within, nothing};
 use dunlin_fabric::{Fabric, nanos};
@@ -259,4 +260,4 @@ impl<P: Fabric> Drop for Lmr<P> {
 }
 
 dunlin_tier_node::any_lmr!(Lmr, Fabric);
-dunlin_tier_node::timed_lmr!(Lmr, Fabric);
+dunlin_tier_node::timed_lmr!(Lmr, Fabric, Operations);

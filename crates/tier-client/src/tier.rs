@@ -2,7 +2,6 @@
 
 use crate::attachment::{AttachConfig, AttachError, Attachment, default_address};
 use crate::calls::Calls;
-use crate::list::Operations;
 use crate::lmr::Lmr;
 use crate::locks::Guard;
 use crate::within::nothing;
@@ -267,4 +266,3 @@ impl<P: Fabric> AnyTier for Tier<P> {
 }
 
 dunlin_tier_node::any_services!(Tier, Calls, Fabric);
-dunlin_tier_node::any_lists!(Tier, Operations, Fabric);

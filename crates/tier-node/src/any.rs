@@ -1,6 +1,7 @@
 //! The tier for applications that do not care where the node is: in their own process ([`Tier`]), or in one of its own
 //! (`dunlin-tier-client`). Each method is that of the same name of both types.
 
+use crate::asynchronous::TimedLmr;
 use crate::calling::EachCall;
 use crate::error::{ListError, OperationError, ReceiveError, RequestError};
 use crate::list::{Operations, Outcomes};
@@ -208,50 +209,24 @@ pub trait AnyLmr: Send + Sync + 'static {
 pub enum AnyOperation<'a, L> {
     Read { lmr: &'a L, offset: u64, into: &'a mut [u8] },
     Write { lmr: &'a L, offset: u64, from: &'a [u8] },
+    FetchAdd { lmr: &'a L, offset: u64, add: u64 },
     CompareSwap { lmr: &'a L, offset: u64, expected: u64, swap: u64 },
 }
 
 /// Lists of operations of a tier, by whichever way it is reached.
-pub trait AnyLists: AnyTier {
+pub trait AnyLists: AnyTier<Lmr: TimedLmr> {
     /// Runs a list of at most [`MAX_LISTED`](dunlin_tier::process::list::MAX_LISTED) operations that move
     /// [`MAX_LISTED_BYTES`](dunlin_tier::process::list::MAX_LISTED_BYTES) bytes: [`Operations::run`].
     ///
     /// # Errors
     /// As [`Operations::run`].
     #[cfg_attr(feature = "counted", deprecated)]
-    fn run_list(&self, list: Vec<AnyOperation<'_, Self::Lmr>>) -> Result<Outcomes, ListError>;
+    fn run_list(&self, list: Vec<AnyOperation<'_, Self::Lmr>>) -> Result<Outcomes, ListError> {
+        <Self::Lmr as TimedLmr>::run_list(None, list)
+    }
 }
 
-/// Implements [`AnyLists`] by a type of lists.
-#[macro_export]
-macro_rules! any_lists {
-    ($tier:ident, $operations:ident, $fabric:path) => {
-        impl<F: $fabric> $crate::AnyLists for $tier<F> {
-            fn run_list(
-                &self,
-                list: Vec<$crate::AnyOperation<'_, Self::Lmr>>,
-            ) -> Result<$crate::Outcomes, $crate::ListError> {
-                let mut operations = $operations::new();
-                for operation in list {
-                    operations = match operation {
-                        $crate::AnyOperation::Read { lmr, offset, into } => {
-                            operations.read(lmr, offset, into)
-                        }
-                        $crate::AnyOperation::Write { lmr, offset, from } => {
-                            operations.write(lmr, offset, from)
-                        }
-                        $crate::AnyOperation::CompareSwap { lmr, offset, expected, swap } => {
-                            operations.compare_swap(lmr, offset, expected, swap)
-                        }
-                    };
-                }
-                operations.run()
-            }
-        }
-    };
-}
-
-any_lists!(Tier, Operations, Fabric);
+impl<T: AnyTier<Lmr: TimedLmr>> AnyLists for T {}
 
 /// Implements [`AnyServices`] by the methods of the same names of a type.
 #[macro_export]
@@ -439,4 +414,4 @@ macro_rules! any_lmr {
 }
 
 any_lmr!(Lmr, Fabric);
-crate::timed_lmr!(Lmr, Fabric);
+crate::timed_lmr!(Lmr, Fabric, Operations);

@@ -1,15 +1,21 @@
 //! Asynchronous operations (table 1): futures for any executor. Threads of their own carry the operations out, since an
 //! operation waits by polling its completions.
 
-use crate::any::AnyLmr;
-use crate::error::OperationError;
+use crate::any::{AnyLmr, AnyOperation};
+use crate::error::{ListError, OperationError};
+use crate::list::Outcomes;
 use dunlin_fabric::{Host, Nanos, Signal, Task, nanos};
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+mod lists;
+
+pub use lists::{OwnedOperations, RanList};
 
 /// An operation on a region with a time of its own, by whichever way the tier is reached.
 #[derive(Debug)]
@@ -25,21 +31,60 @@ pub enum TimedOperation<'a, L> {
 }
 
 /// A region whose operations may have a time of their own.
-pub trait TimedLmr: AnyLmr {
+pub trait TimedLmr: AnyLmr + Sized {
     /// Carrier out an operation for at most `time`; returns the old value of a word that it changed, else 0.
     ///
     /// # Errors
     /// As the operation's own method.
-    fn run_within(&self, time: Duration, operation: TimedOperation<'_, Self>) -> Result<u64, OperationError>
-    where
-        Self: Sized;
+    fn run_within(&self, time: Duration, operation: TimedOperation<'_, Self>) -> Result<u64, OperationError>;
+
+    /// Runs a list, for at most `time` if it has one of its own.
+    ///
+    /// # Errors
+    /// The list is refused as a whole.
+    fn run_list(time: Option<Duration>, list: Vec<AnyOperation<'_, Self>>) -> Result<Outcomes, ListError>;
 }
 
-/// Implements [`TimedLmr`] by the methods of the same names of a type.
+/// A region whose bytes are copied from and to registered memory in place.
+pub trait InPlaceLmr: TimedLmr {
+    /// The memory.
+    type Buffer: Send + 'static;
+
+    /// Reads into a range of a buffer, or writes from it, for at most `time`.
+    ///
+    /// # Errors
+    /// As the operation's own method.
+    fn run_in_place(
+        &self,
+        time: Duration,
+        offset: u64,
+        buffer: &mut Self::Buffer,
+        range: Range<usize>,
+        is_write: bool,
+    ) -> Result<(), OperationError>;
+}
+
+/// Implements [`TimedLmr`] by the methods of the same names of a type and of its lists.
 #[macro_export]
 macro_rules! timed_lmr {
-    ($lmr:ident, $fabric:path) => {
+    ($lmr:ident, $fabric:path, $operations:ident) => {
         impl<F: $fabric> $crate::TimedLmr for $lmr<F> {
+            fn run_list(
+                time: Option<std::time::Duration>,
+                list: Vec<$crate::AnyOperation<'_, Self>>,
+            ) -> Result<$crate::Outcomes, $crate::ListError> {
+                use $crate::AnyOperation::{CompareSwap, FetchAdd, Read, Write};
+                let list = list.into_iter().fold($operations::new(), |all, one| match one {
+                    Read { lmr, offset, into } => all.read(lmr, offset, into),
+                    Write { lmr, offset, from } => all.write(lmr, offset, from),
+                    FetchAdd { lmr, offset, add } => all.fetch_add(lmr, offset, add),
+                    CompareSwap { lmr, offset, expected, swap } => {
+                        all.compare_swap(lmr, offset, expected, swap)
+                    }
+                });
+                time.into_iter().fold(list, $operations::within).run()
+            }
+
             fn run_within(
                 &self,
                 time: std::time::Duration,

@@ -1,5 +1,6 @@
 //! Buffers of the application in registered memory: the NIC reads and writes them in place.
 
+use crate::asynchronous::InPlaceLmr;
 use crate::error::{BufferError, OperationError, RequestError};
 use crate::item::Transfer;
 use crate::lmr::Lmr;
@@ -10,8 +11,9 @@ use crate::within::Within;
 use dunlin_fabric::{Fabric, Host, Loan, LocalBuffer, Nanos, RangeError, RegionRange, nanos};
 use dunlin_tier::process::NoDirect;
 use dunlin_tier::{AccessError, Cut, Cuts, Kind, Principal};
-use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Registered memory of this process for [`Lmr::read_into`] and [`Lmr::write_from`], made by [`Tier::buffer`].
 /// Dereferences to a slice of its bytes, which are zero at first.
@@ -263,5 +265,23 @@ mod tests {
         assert_eq!(bounds(&.., 10), (0, 10));
         assert_eq!(bounds(&(..=usize::MAX), 10), (0, usize::MAX));
         assert_eq!(bounds(&(Bound::Excluded(usize::MAX), Bound::Unbounded), 10), (usize::MAX, 10));
+    }
+}
+
+impl<F: Fabric> InPlaceLmr for Lmr<F> {
+    type Buffer = Buffer<F>;
+
+    fn run_in_place(
+        &self,
+        time: Duration,
+        offset: u64,
+        buffer: &mut Self::Buffer,
+        range: Range<usize>,
+        is_write: bool,
+    ) -> Result<(), OperationError> {
+        match is_write {
+            true => self.within(time).write_from(offset, buffer, range),
+            false => self.within(time).read_into(offset, buffer, range),
+        }
     }
 }

@@ -81,7 +81,10 @@ mod within;
 
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
 pub use arena::{MemorySource, Progress};
-pub use asynchronous::{AsyncConfig, Asynchronous, Operation, TimedLmr, TimedOperation, Transferred};
+pub use asynchronous::{
+    AsyncConfig, Asynchronous, InPlaceLmr, Operation, OwnedOperations, RanList, TimedLmr, TimedOperation,
+    Transferred,
+};
 pub use buffer::{Buffer, range_within};
 pub use calling::EachCall;
 pub use config::{Peer, TierConfig};

@@ -1,7 +1,9 @@
 //! Futures of operations of a process.
 
 use crate::common::{HANG, attach, config, serve, tag};
-use dunlin_tier_client::{AccessError, AsyncConfig, Operation, OperationError, Rights, Spec};
+use dunlin_tier_client::{
+    AccessError, AsyncConfig, Operation, OperationError, OwnedOperations, Rights, Spec,
+};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -45,6 +47,21 @@ fn operations_of_a_process_are_futures() {
         let (bytes, read) = wait(operations.read(&region, 0, vec![0; 300_000]));
         read.unwrap();
         assert!(bytes.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / 10_000));
+        // A list of several requests, and buffers that the node reads and writes in place.
+        let list = (0..3).fold(OwnedOperations::new(), |list, at| {
+            list.read(&region, 100_000 * at, vec![0; 100_000]).fetch_add(&region, 16, 0)
+        });
+        let (buffers, outcomes) = wait(operations.run(list));
+        assert!(buffers.concat() == bytes && outcomes.unwrap().iter().all(Result::is_ok));
+        let mut buffer = app.buffer(2000).unwrap();
+        buffer.copy_in(0, &[93; 2000]).unwrap();
+        let (buffer, written) = wait(operations.write_from(&region, 50_000, buffer, 100..1100));
+        written.unwrap();
+        let (buffer, read) = wait(operations.read_into(&region, 49_000, buffer, 0..2000));
+        read.unwrap();
+        let mut found = [0; 2000];
+        buffer.copy_out(0, &mut found).unwrap();
+        assert!(found[..1000] == [4; 1000] && found[1000..] == [93; 1000]);
         wait(operations.memset(&region, 0, 100, 0)).unwrap();
         let adds: Vec<_> = (0..30).map(|_| operations.fetch_add(&region, 0, 2)).collect();
         let mut old: Vec<u64> = adds.into_iter().map(|add| wait(add).unwrap()).collect();

@@ -65,6 +65,10 @@ impl AnyLmr for Gate {
 }
 
 impl TimedLmr for Gate {
+    fn run_list(_: Option<Duration>, _: Vec<AnyOperation<'_, Self>>) -> Result<Outcomes, ListError> {
+        Err(ListError::NotBegun(OperationError::Busy))
+    }
+
     fn run_within(&self, time: Duration, operation: TimedOperation<'_, Self>) -> Result<u64, OperationError> {
         assert!(!time.is_zero() && time <= HANG);
         self.counts().begun += 1;

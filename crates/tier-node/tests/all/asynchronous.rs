@@ -2,7 +2,10 @@
 
 use crate::cluster::{assert_absent, assert_access, in_virtual_time, on_shared_memory};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
-use dunlin_tier_node::{AccessError, AsyncConfig, OperationError, Rights, Spec, Tier};
+use dunlin_tier_node::{
+    AccessError, AsyncConfig, Asynchronous, ListError, Lmr, OperationError, OwnedOperations, Rights, Spec,
+    Tier,
+};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,6 +46,34 @@ fn one<H: Host, T>(host: &H, future: impl Future<Output = T>) -> T {
     all(host, [future]).pop().unwrap()
 }
 
+fn lists_are_those_of_the_synchronous_ones<F: Fabric>(
+    host: &F::Host,
+    operations: &Asynchronous<Lmr<F>, F::Host>,
+    region: &Arc<Lmr<F>>,
+) {
+    let list = (0..30).fold(OwnedOperations::new(), |list, at| {
+        list.write(region, 15_000 + 100 * at, vec![at as u8; 100]).fetch_add(region, 24, 1)
+    });
+    let (buffers, outcomes) = one(host, operations.run(list));
+    assert!((0..).zip(&buffers).all(|(at, buffer)| *buffer == [at; 100]) && buffers.len() == 30);
+    let mut old: Vec<u64> = outcomes.unwrap().into_iter().filter_map(|done| done.unwrap().old()).collect();
+    old.sort_unstable();
+    assert!(old.into_iter().eq(0..30));
+    let list =
+        (0..30).fold(OwnedOperations::new(), |list, at| list.read(region, 15_000 + 100 * at, vec![0; 100]));
+    let (buffers, outcomes) = one(host, operations.run(list));
+    assert!(outcomes.unwrap().iter().all(Result::is_ok));
+    assert!((0..).zip(&buffers).all(|(at, buffer)| *buffer == [at; 100]));
+    // One that is refused refuses the list, and the buffers come back.
+    let list = OwnedOperations::new().write(region, 15_000, vec![1; 100]).compare_swap(region, 12, 0, 1);
+    let (buffers, refused) = one(host, operations.run(list));
+    assert!(matches!(refused, Err(ListError::Refused { place: 1, .. })), "{refused:?}");
+    assert_eq!(buffers, [vec![1; 100]]);
+    let late = operations.within(Duration::ZERO).run(OwnedOperations::new().fetch_add(region, 24, 1));
+    assert!(matches!(one(host, late).1, Err(ListError::NotBegun(error)) if error.is_deadline()));
+    assert!(one(host, operations.run(OwnedOperations::new())).1.unwrap().is_empty());
+}
+
 fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Tier<F>; 3]) {
     const PART: u64 = 1000;
     let (host, operations) = (alice.fabric().host(), alice.asynchronous(AsyncConfig::default()).unwrap());
@@ -80,6 +111,20 @@ fn operations_are_those_of_the_synchronous_ones<F: Fabric>([alice, bob, _]: &[Ti
     assert!(notified.is_ok() && bytes == [92; 1000]);
     let (bytes, read) = one(host, operations.read(&region, 12 * PART, vec![0; 2008]));
     assert!(read.is_ok() && bytes[..1000] == [92; 1000] && bytes[2000..] == 77u64.to_le_bytes());
+
+    lists_are_those_of_the_synchronous_ones(host, &operations, &region);
+    // Buffers that the device reads and writes in place.
+    let mut buffer = alice.buffer(1000).unwrap();
+    buffer.fill(93);
+    let (buffer, done) = one(host, operations.write_from(&region, 20 * PART, buffer, 100..900));
+    done.unwrap();
+    let mut found = alice.buffer(1000).unwrap();
+    found.fill(1);
+    let (found, done) = one(host, operations.read_into(&region, 20 * PART, found, 0..800));
+    done.unwrap();
+    assert!(found[..800] == [93; 800] && found[800..] == [1; 200]);
+    let (_, refused) = one(host, operations.read_into(&region, 0, buffer, 300..1001));
+    assert!(matches!(refused, Err(OperationError::Buffer(_))), "{refused:?}");
 
     // A refused operation gives its buffer back.
     let (bytes, refused) = one(host, operations.write(&region, 40 * PART - 1, vec![1; 2]));
