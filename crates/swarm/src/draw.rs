@@ -2,6 +2,7 @@
 
 pub(super) mod deployed;
 mod grouped;
+pub(super) mod members;
 pub(super) mod tier;
 
 use super::server::{POOLED, PULLED};

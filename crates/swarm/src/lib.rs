@@ -122,6 +122,15 @@ pub fn play_coordination(seed: u64, history: Option<History>) -> Outcome {
     run(seed, what, settings, move |sim, book| tier::coordination_root(sim, &drawn, book))
 }
 
+/// Plays one seed of membership: nodes whose views come from a directory call each other and read each other's regions,
+/// while they join, leave, die and are cut off, and the directory ends and begins again. Calls count. The seeds are others
+/// than those of [`play`]. Records the latest events in `history` if given.
+pub fn play_membership(seed: u64, history: Option<History>) -> Outcome {
+    let drawn = draw::members::DrawnMembers::from_seed(seed, history);
+    let (what, settings) = (drawn.to_string(), drawn.tier.settings.clone());
+    run(seed, what, settings, move |sim, book| tier::members_root(sim, &drawn, book))
+}
+
 fn run(
     seed: u64,
     what: String,

@@ -5,9 +5,12 @@ mod actor;
 mod coordination;
 mod coordinator;
 mod meetings;
+mod members;
 mod model;
+mod views;
 
 pub(super) use coordination::root as coordination_root;
+pub(super) use members::root as members_root;
 
 use super::book::CallLedger;
 use super::draw::tier::{DrawnTier, TierAct, name};
@@ -21,7 +24,7 @@ use dunlin_tier_node::{JoinError, Lmr, MemorySource, RequestError, Rights, Tier}
 use model::{Model, Who};
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Distance between the operation numbers of two threads.
 const APART: u64 = 1_000_000;
@@ -36,6 +39,8 @@ struct Stage {
     now: Arc<AtomicU64>,
     /// The nodes that have completed each stage.
     complete: Arc<[AtomicU64; 5]>,
+    /// This life of a node is to leave.
+    leaves: Arc<AtomicBool>,
 }
 
 /// Threads use regions.
@@ -52,12 +57,21 @@ const COUNT: u64 = 4;
 const OVER: u64 = 5;
 
 impl Stage {
+    /// Returns the stage as the next life of a node sees it.
+    fn of_life(&self) -> Stage {
+        Stage { leaves: Arc::default(), ..self.clone() }
+    }
+
     fn is_storm(&self) -> bool {
-        self.now.load(Ordering::Relaxed) == STORM
+        self.now.load(Ordering::Relaxed) == STORM && !self.has_left()
     }
 
     fn is_over(&self) -> bool {
-        self.now.load(Ordering::Relaxed) == OVER
+        self.now.load(Ordering::Relaxed) == OVER || self.has_left()
+    }
+
+    fn has_left(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed)
     }
 
     /// Waits for a stage.
@@ -77,6 +91,7 @@ struct NodeProcess {
     sim: Sim,
     task: Option<Task>,
     first: u64,
+    stage: Stage,
 }
 
 /// Repeats an attempt until it succeeds, for [`PATIENCE`] at most.
@@ -265,27 +280,60 @@ struct Course<'a> {
     steps: &'a [u64],
     /// The keepers of the nodes' memory, if there are any.
     keepers: &'a [SimKeeper],
+    /// Kills the directory, and begins the next one after a time.
+    end_directory: &'a dyn Fn(Nanos),
+    /// Ends what the run has beside nodes.
+    ended: &'a dyn Fn(),
+    /// The memory that was registered before the run.
+    registered: u64,
 }
 
-impl Course<'_> {
+impl<'a> Course<'a> {
+    /// A run without keepers and without a directory.
+    fn new(
+        sim: &'a Sim,
+        drawn: &'a DrawnTier,
+        book: &'a CallLedger,
+        stage: &'a Stage,
+        steps: &'a [u64],
+    ) -> Self {
+        let registered = sim.registered();
+        Course {
+            sim,
+            drawn,
+            book,
+            stage,
+            steps,
+            keepers: &[],
+            end_directory: &|_| (),
+            ended: &|| (),
+            registered,
+        }
+    }
+
+    fn with(self, keepers: &'a [SimKeeper]) -> Self {
+        Course { keepers, ..self }
+    }
+
     /// Directs a run: starts the nodes, disturbs them as it was drawn, and leads them through the steps in calm.
     ///
-    /// `play` returns the part of a node's first thread, for a process, the number of the node, and that of its first
-    /// operation. `killed` notes that a node was killed with its threads.
+    /// `play` returns the part of a node's first thread, for a process, the number of the node, that of its first
+    /// operation, and the stage. `killed` notes that a node was killed with its threads.
     fn direct(
         &self,
-        play: impl Fn(Sim, usize, u64) -> Box<dyn FnOnce() + Send>,
+        play: impl Fn(Sim, usize, u64, Stage) -> Box<dyn FnOnce() + Send>,
         mut killed: impl FnMut(usize),
     ) {
-        let Course { sim, drawn, book, stage, steps, keepers } = *self;
-        let registered = sim.registered();
+        let Course { sim, drawn, book, stage, steps, keepers, end_directory, ended, registered } = *self;
         let mut incarnations = 0;
         let mut start_node = |node: usize| {
             let process = sim.process_on(node);
             incarnations += 1;
             let first = incarnations * APART;
-            let task = process.host().spawn(&name(node), play(process.clone(), node, first)).ok();
-            NodeProcess { sim: process, task, first }
+            let stage = stage.of_life();
+            let part = play(process.clone(), node, first, stage.clone());
+            let task = process.host().spawn(&name(node), part).ok();
+            NodeProcess { sim: process, task, first, stage }
         };
         let mut nodes: Vec<NodeProcess> = (0..drawn.nodes).map(&mut start_node).collect();
         let start = sim.time();
@@ -310,6 +358,16 @@ impl Course<'_> {
                     sim.cut_off(node, lasts);
                     calm_from = calm_from.max(sim.time() + lasts);
                 }
+                TierAct::Leave { node, back_after } => {
+                    let leaving = &mut nodes[node];
+                    leaving.stage.leaves.store(true, Ordering::Relaxed);
+                    leaving.task.take().into_iter().for_each(Task::join);
+                    leaving.sim.kill();
+                    book.abandon(leaving.first, leaving.first + APART);
+                    sleep(sim.time() + back_after);
+                    nodes[node] = start_node(node);
+                }
+                TierAct::EndDirectory { back_after } => end_directory(back_after),
             }
         }
         sleep(calm_from);
@@ -331,6 +389,7 @@ impl Course<'_> {
         }
         drop(nodes);
         keepers.iter().for_each(SimKeeper::end);
+        ended();
         look_for_leaks(sim, registered, book);
     }
 }
@@ -341,10 +400,10 @@ pub(super) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
     let count = if drawn.is_kept { drawn.nodes } else { 0 };
     let keepers: Vec<SimKeeper> = (0..count).map(|_| SimKeeper::new()).collect();
     let empty: Vec<Arc<AtomicU64>> = (0..drawn.nodes).map(|_| Arc::default()).collect();
-    let play = |sim, node, first| -> Box<dyn FnOnce() + Send> {
+    let play = |sim, node, first, stage| -> Box<dyn FnOnce() + Send> {
         let (drawn, model) = (drawn.clone(), model.clone());
         let (keeper, empty) = (keepers.get(node).cloned(), Arc::clone(&empty[node]));
-        let (book, stage) = (book.clone(), stage.clone());
+        let book = book.clone();
         let part = NodePart { sim, drawn, node, model, book, stage, first, keeper, empty };
         Box::new(move || part.play())
     };
@@ -352,5 +411,5 @@ pub(super) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
         model.killed(node, node * drawn.actors..(node + 1) * drawn.actors, drawn.is_kept);
     };
     let steps = &[QUIET, CHECK, FREE, COUNT];
-    Course { sim, drawn, book, stage: &stage, steps, keepers: &keepers }.direct(play, killed);
+    Course::new(sim, drawn, book, &stage, steps).with(&keepers).direct(play, killed);
 }

@@ -5,10 +5,16 @@ use crate::item::Item;
 use crate::node::Node;
 use crate::operate::Turn;
 use crate::path::{Deadline, Path};
+use crate::posts::ROOM;
 use crate::qos::Class;
 use dunlin_fabric::Fabric;
 use dunlin_tier::{Operation, Priority};
 use std::collections::BTreeSet;
+
+/// Requests on a path from which on further operations wait for the doorbell of the worker's turn. With fewer under way the
+/// device has time, and a request that waits only comes late: eight threads that each wait for their operation do a
+/// quarter less if all of their requests wait (docs/results/predicted-lite.md).
+const GATHER_FROM: usize = 8;
 
 /// An operation, or a list, on a path.
 #[derive(Debug)]
@@ -39,7 +45,7 @@ impl<F: Fabric> Carriers<F> {
     }
 
     /// Posts operations that may go now; `None` if they would wait. Also returns whether all were posted, and all parts are
-    /// over. Requests to other nodes wait for [`ring`](Carriers::ring).
+    /// over. Requests to other nodes may wait for [`ring`](Carriers::ring).
     pub(crate) fn post(
         &mut self,
         node: &Node<F>,
@@ -61,7 +67,11 @@ impl<F: Fabric> Carriers<F> {
         }
         posted.turn.start(host, true);
         let path = self.path(&posted)?;
+        let is_quiet = path.room() > ROOM - GATHER_FROM;
         let is_over = path.post(node, items, &mut posted.next, is_sequence, deadline);
+        if is_quiet {
+            path.ring();
+        }
         Some((posted, is_over))
     }
 

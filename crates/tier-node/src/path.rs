@@ -400,6 +400,11 @@ impl<F: Fabric> Path<F> {
         self.posts.under_way(self.flight)
     }
 
+    /// Returns how many more requests there is room for.
+    pub(crate) fn room(&self) -> usize {
+        self.posts.room()
+    }
+
     pub(crate) fn number(&self) -> u16 {
         self.number
     }

@@ -6,7 +6,7 @@ use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;
 use dunlin_fabric_sim::History;
 use dunlin_report::{Document, Row};
-use dunlin_swarm::{Outcome, play, play_coordination, play_deployment, play_tier};
+use dunlin_swarm::{Outcome, play, play_coordination, play_deployment, play_membership, play_tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,6 +34,7 @@ Examples:
   dunlin sim swarm --deployments --seeds 200               servers that share a schedule
   dunlin sim swarm --tier --seeds 200                      regions that move between nodes which die
   dunlin sim swarm --coordination --seeds 200              calls, locks and barriers of such nodes
+  dunlin sim swarm --membership --seeds 200                such nodes that join, leave and die, and their directory
   dunlin sim swarm --seeds 1 --first-seed 4711 --trace     repeat a run, and print its events";
 
 /// Run random clusters, workloads and faults against the engine in virtual time.
@@ -59,6 +60,10 @@ pub(crate) struct SwarmArguments {
     /// nodes are killed and cut off
     #[arg(long, conflicts_with_all = ["deployments", "tier"])]
     coordination: bool,
+    /// Run the membership of the memory tier: nodes that join, leave, die and are cut off, and a directory that ends and
+    /// begins again
+    #[arg(long, conflicts_with_all = ["deployments", "tier", "coordination"])]
+    membership: bool,
     /// Print a hash over all events of each seed, which is equal for equal runs on any machine
     #[arg(long)]
     trace_hash: bool,
@@ -103,6 +108,7 @@ fn seed_of(arguments: &SwarmArguments) -> fn(u64, Option<History>) -> Outcome {
         SwarmArguments { deployments: true, .. } => play_deployment,
         SwarmArguments { tier: true, .. } => play_tier,
         SwarmArguments { coordination: true, .. } => play_coordination,
+        SwarmArguments { membership: true, .. } => play_membership,
         _ => play,
     }
 }
@@ -235,6 +241,7 @@ fn tell_failure(outcome: &Outcome, arguments: &SwarmArguments) {
         SwarmArguments { deployments: true, .. } => " --deployments",
         SwarmArguments { tier: true, .. } => " --tier",
         SwarmArguments { coordination: true, .. } => " --coordination",
+        SwarmArguments { membership: true, .. } => " --membership",
         _ => "",
     };
     let seed = outcome.seed;

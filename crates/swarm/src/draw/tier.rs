@@ -16,6 +16,10 @@ pub(crate) enum TierAct {
     Crash { node: usize, back_after: Nanos },
     /// Cuts a node's machine off from all others.
     CutOff { node: usize, lasts: Nanos },
+    /// Has a node leave in good order; a new process of the same name begins after `back_after`. In runs of membership.
+    Leave { node: usize, back_after: Nanos },
+    /// Kills the directory; the next one begins after `back_after`. In runs of membership.
+    EndDirectory { back_after: Nanos },
 }
 
 /// The description of a run of the memory tier.

@@ -1,10 +1,10 @@
 //! Runs of the coordination of nodes: threads that call services of other nodes, take locks and meet at barriers, while
 //! nodes are killed and cut off.
 
-use super::coordinator::{BARRIERS, Coordinator, LOCKS, SERVICE, Servant, call, lock_name};
+use super::coordinator::{BARRIERS, Coordinator, LOCKS, SERVICE, Servant, call_by_book, lock_name};
 use super::meetings::{Meetings, Thread};
 use super::{APART, CHECK, Course, OVER, Stage, retry};
-use crate::book::{CallLedger, End, request};
+use crate::book::CallLedger;
 use crate::draw::tier::DrawnTier;
 use dunlin_fabric::{Fabric, Host, Task, WithSources};
 use dunlin_fabric_sim::{Random, Sim};
@@ -73,15 +73,7 @@ impl Part {
             let what = format!("to call node {to}");
             let answered = self.retry(&what, || {
                 number += 1;
-                self.book.sent(number);
-                let outcome = call(tier, to, request(number, 8), None);
-                let end = match &outcome {
-                    Ok(_) => End::Answered,
-                    Err(error) if error.may_have_executed() => End::Maybe,
-                    Err(_) => End::Not,
-                };
-                self.book.ended(number, end);
-                outcome
+                call_by_book(tier, &self.book, to, number)
             });
             if let Some(Err(what)) = answered {
                 self.violate(what);
@@ -113,11 +105,11 @@ impl Part {
 pub(crate) fn root(sim: &Sim, drawn: &DrawnTier, book: &CallLedger) {
     let stage = Stage::default();
     let meetings = Meetings::new(drawn.nodes, LOCKS, BARRIERS, drawn.is_undisturbed());
-    let play = |sim, node, first| -> Box<dyn FnOnce() + Send> {
+    let play = |sim, node, first, stage| -> Box<dyn FnOnce() + Send> {
         let (drawn, meetings) = (drawn.clone(), meetings.clone());
-        let part = Part { sim, drawn, node, meetings, book: book.clone(), stage: stage.clone(), first };
+        let part = Part { sim, drawn, node, meetings, book: book.clone(), stage, first };
         Box::new(move || part.play())
     };
     let killed = |node| meetings.killed(node, sim.time());
-    Course { sim, drawn, book, stage: &stage, steps: &[CHECK], keepers: &[] }.direct(play, killed);
+    Course::new(sim, drawn, book, &stage, &[CHECK]).direct(play, killed);
 }

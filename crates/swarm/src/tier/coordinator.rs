@@ -220,6 +220,24 @@ fn is_unserved(error: &RequestError) -> bool {
     )
 }
 
+/// Calls a node with a short request, and enters the call in the book.
+pub(super) fn call_by_book(
+    tier: &Tier<Sim>,
+    book: &CallLedger,
+    to: usize,
+    number: u64,
+) -> Result<Result<(), String>, RequestError> {
+    book.sent(number);
+    let outcome = call(tier, to, request(number, 8), None);
+    let end = match &outcome {
+        Ok(_) => End::Answered,
+        Err(error) if error.may_have_executed() => End::Maybe,
+        Err(_) => End::Not,
+    };
+    book.ended(number, end);
+    outcome
+}
+
 /// Calls a node, in `time` if it has one of its own, and checks the bytes of the answer.
 pub(super) fn call(
     tier: &Tier<Sim>,

@@ -1,6 +1,6 @@
 //! The swarm over some seeds; the command `dunlin sim swarm` runs any number.
 
-use dunlin_swarm::{Outcome, play, play_coordination, play_deployment, play_tier};
+use dunlin_swarm::{Outcome, play, play_coordination, play_deployment, play_membership, play_tier};
 
 /// Plays the first seeds, none of which may fail: `usual` of them, or as many as `DUNLIN_SEEDS` says.
 fn played(usual: u64, play: impl Fn(u64) -> Outcome) -> Vec<Outcome> {
@@ -65,6 +65,18 @@ fn locks_and_barriers_hold_while_nodes_die() {
     println!("{calls} operations, {answered} done, {maybe} maybe, {} kills", sum(|o| o.kills));
     assert!(answered > calls / 2 && maybe > seeds && sum(|o| o.kills) > seeds / 3);
     assert_eq!(play_coordination(5, None), outcomes[5], "a seed is a run");
+}
+
+/// Nodes whose views come from a directory, which ends and begins again, while they join, leave, die and are cut off.
+#[test]
+fn views_agree_while_nodes_and_their_directory_come_and_go() {
+    let outcomes = played(40, |seed| play_membership(seed, None));
+    let seeds = outcomes.len() as u64;
+    let sum = |field: fn(&Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
+    let (calls, answered) = (sum(|o| o.calls), sum(|o| o.answered));
+    println!("{calls} calls, {answered} answered, {} kills", sum(|o| o.kills));
+    assert!(answered > calls / 4 && answered > 100 * seeds && sum(|o| o.kills) > seeds / 3);
+    assert_eq!(play_membership(5, None), outcomes[5], "a seed is a run");
 }
 
 /// Seeds that found bugs of the tier: places in the memory of a node that had restarted, operations that never ended, and

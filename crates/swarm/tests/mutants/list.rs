@@ -393,4 +393,24 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "        if meeting.present.len() >= usize::from(members) {",
         to: "        if meeting.present.len() + usize::from(dunlin_fabric::mutant(\"barrier_opens_early\")) >= usize::from(members) {",
     },
+    Mutant {
+        name: "view_keeps_its_epoch",
+        file: "crates/tier/src/membership/directory.rs",
+        from: "        Epoch { number: number.saturating_add(1), directory: self.life }",
+        to: "        let raised = std::env::var(\"DUNLIN_MUTANT\").as_deref() != Ok(\"view_keeps_its_epoch\") || number == 0;
+        Epoch { number: number.saturating_add(raised.into()), directory: self.life }",
+    },
+    Mutant {
+        name: "names_left_behind",
+        file: "crates/tier-node/src/members.rs",
+        from: "            let (names, next) = self.state().directory.names(at, kept_there);",
+        to: "            let (names, next) = self.state().directory.names(at, kept_there);
+            let names = if dunlin_fabric::mutant(\"names_left_behind\") { Vec::new() } else { names };",
+    },
+    Mutant {
+        name: "home_answers_too_early",
+        file: "crates/tier-node/src/members.rs",
+        from: "        if is_home && (is_known || state.names.is_whole()) {",
+        to: "        if is_home && (is_known || state.names.is_whole() || dunlin_fabric::mutant(\"home_answers_too_early\")) {",
+    },
 ];
