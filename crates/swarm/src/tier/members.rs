@@ -42,8 +42,11 @@ impl Part {
     }
 
     fn sees(&self, tier: &Tier<Sim>) {
-        if let Err(what) = self.views.sees(self.first, &tier.view()) {
-            self.violate(what);
+        let view = tier.view();
+        match self.views.sees(self.first, &view) {
+            Ok(false) => {}
+            Ok(true) => self.sim.tell(|| format!("life {} of node {} has {view:?}", self.first, self.node)),
+            Err(what) => self.violate(what),
         }
     }
 
@@ -97,7 +100,7 @@ impl Part {
             // Nothing has changed since all nodes saw all others.
             self.sees(&tier);
             let last = self.views.last();
-            if last != Some(tier.view().epoch) {
+            if last != Some(tier.view().epoch) && !self.views.is_stuck() {
                 self.violate(format!(
                     "its view is that of {:?}, and the last is of {last:?}",
                     tier.view().epoch
@@ -165,11 +168,20 @@ impl Part {
         let nodes = self.drawn.tier.nodes;
         self.retry("to see all nodes", || {
             self.sees(tier);
+            if tier.trouble().is_some_and(|trouble| trouble.contains("start this node again")) {
+                self.views.is_refused();
+            }
+            if self.views.is_stuck() {
+                return Ok(());
+            }
             let mut alive: Vec<String> = tier.nodes().collect();
             alive.sort_unstable();
             let all: Vec<String> = (0..nodes).map(name).collect();
             if alive == all { Ok(()) } else { Err(format!("{alive:?} are alive")) }
         });
+        if self.views.is_stuck() {
+            return;
+        }
         let mut number = self.first + APART - 1000;
         for to in 0..nodes {
             let answered = self.retry(&format!("to call node {to}"), || {

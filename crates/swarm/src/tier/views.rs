@@ -12,6 +12,8 @@ struct State {
     seen: BTreeMap<u64, Epoch>,
     /// The life of each node that serves now.
     lives: BTreeMap<usize, u64>,
+    /// A node has to be started again by its operator.
+    is_stuck: bool,
 }
 
 impl State {
@@ -44,8 +46,8 @@ impl Views {
         self.state().lives.get(&node).copied()
     }
 
-    /// A life of a node has a view.
-    pub(super) fn sees(&self, life: u64, view: &Arc<View>) -> Result<(), String> {
+    /// A life of a node has a view; returns whether it is new to it.
+    pub(super) fn sees(&self, life: u64, view: &Arc<View>) -> Result<bool, String> {
         let mut state = self.state();
         let last = state.seen.get(&life).copied();
         if last > Some(view.epoch) {
@@ -54,7 +56,7 @@ impl Views {
         state.seen.insert(life, view.epoch);
         if let Some(other) = state.views.get(&view.epoch) {
             if other == view {
-                return Ok(());
+                return Ok(last != Some(view.epoch));
             }
             return Err(format!("two views of one epoch: {other:?} and {view:?}"));
         }
@@ -63,7 +65,7 @@ impl Views {
             return Err(format!("a name is alive twice: {view:?}"));
         }
         state.views.insert(view.epoch, Arc::clone(view));
-        Ok(())
+        Ok(true)
     }
 
     /// Returns the incarnation of a node by which all nodes that serve know it, if it is alive in the newest view.
@@ -73,6 +75,16 @@ impl Views {
         let is_known = |life: &u64| state.seen.get(life).is_some_and(|seen| *seen >= member.incarnation);
         let is_alive = member.state == MemberState::Alive && state.lives.values().all(is_known);
         is_alive.then_some(member.incarnation)
+    }
+
+    /// A node has lost its number to another one, by a directory that heard of neither: it stays outside until its operator
+    /// starts it again.
+    pub(super) fn is_refused(&self) {
+        self.state().is_stuck = true;
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.state().is_stuck
     }
 
     /// Returns the newest epoch that a node which serves has seen. Views that all have taken with them do not count.
