@@ -183,9 +183,9 @@ struct RunArguments {
     /// File with the token that all nodes of the list know; no other user may read it
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Queue pairs to each other node
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
-    paths: u16,
+    /// Queue pairs to each other node [default: by the device; dunlin node status says how many, and why]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
+    paths: Option<u16>,
     #[command(flatten)]
     qos: QosArguments,
     /// End after this time
@@ -367,7 +367,7 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         }));
     }
     config.quota = arguments.quota.unwrap_or(u64::MAX);
-    config.paths = arguments.paths;
+    config.paths = arguments.paths.unwrap_or(0);
     config.qos = arguments.qos.config();
     config.directory = arguments.directory.clone();
     config.max_nodes = arguments.max_nodes;

@@ -128,6 +128,24 @@ fn a_region_is_written_and_read_where_it_lies() {
 }
 
 #[test]
+fn status_says_how_many_queue_pairs_there_are_and_why() {
+    let status = |node: &Node| {
+        let text = dunlin(node.words(&["node", "status"])).well().text();
+        (text, dunlin(node.words(&["node", "status", "--json"])).well().text())
+    };
+    let (text, json) = status(&Node::start(&["--memory", "1MiB"]));
+    let why = "the thread of an operation copies by itself, and this process may use ";
+    assert!(text.contains("queue pairs to each other node: ") && text.contains(why), "{text}");
+    assert!(json.contains(&format!("\"paths_reason\":\"{why}")), "{json}");
+    let (text, json) = status(&Node::start(&["--memory", "1MiB", "--paths", "3"]));
+    assert!(
+        text.contains("queue pairs to each other node: 3, since the settings of the node say so;"),
+        "{text}"
+    );
+    assert!(json.contains("\"paths\":3,\"paths_reason\":\"the settings of the node say so\""), "{json}");
+}
+
+#[test]
 fn the_memory_of_a_node_is_refused_if_the_machine_does_not_have_it() {
     let run = |more: &[&str]| {
         let attach = unique("node");

@@ -263,6 +263,7 @@ fn status() -> impl Strategy<Value = NodeStatus> {
                 ran: Ran { at_once, later, pool },
                 regions,
                 paths,
+                paths_reason: format!("there are {paths}"),
                 queue_pairs: calls / 2,
                 call_connections: calls / 3,
                 calls,
