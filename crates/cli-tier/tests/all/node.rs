@@ -20,6 +20,11 @@ impl Node {
         Node { running: Some(running), attach }
     }
 
+    /// Returns the next line of its output.
+    fn line(&self) -> String {
+        self.running.as_ref().expect("running").line()
+    }
+
     /// Returns the status once it has this text; fails after a minute.
     fn status_with(&self, text: &str) -> String {
         let begin = Instant::now();
@@ -154,6 +159,78 @@ fn the_memory_of_a_node_is_refused_if_the_machine_does_not_have_it() {
     run(&["--memory", "16TiB"]).failed(1, &["this machine has", "--lazy"]);
     run(&["--memory", "8MiB", "--extent", "3MiB"]).failed(1, &["extent is 3145728", "power of two"]);
     run(&["--memory", "64GiB", "--lazy", "--extent", "1GiB"]).well();
+}
+
+/// Returns a port of this host behind which there is room, and which nobody has used before.
+fn free_port() -> u16 {
+    let any = || std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    loop {
+        let port = any().expect("a port").port();
+        if port < 65_000 {
+            return port;
+        }
+    }
+}
+
+#[test]
+fn nodes_at_auto_addresses_agree_on_a_fabric() {
+    let folder = Folder::new("auto");
+    let (one, two) = (free_port(), free_port());
+    let list = format!("one auto:127.0.0.1:{one}\ntwo auto:127.0.0.1:{two}\n");
+    let peers = folder.write("nodes.txt", list);
+    let first = Node::start(&["--peers", &peers, "--listen", &format!("auto:0.0.0.0:{one}")]);
+    let second = Node::start(&["--peers", &peers, "--name", "two"]);
+    for (node, name, why) in [
+        (&first, "one", "all of the list are on this host".to_owned()),
+        (&second, "two", format!("auto:127.0.0.1:{one} is on it")),
+    ] {
+        assert!(node.line().starts_with(&format!("node {name}, one of 2, ")));
+        let port = if name == "one" { one } else { two };
+        assert_eq!(node.line(), format!("fabric: shm:auto-127.0.0.1:{port}: {why}"));
+    }
+    dunlin(first.words(&["tier", "put", "shared", "--text", "on the other", "--on", "two"])).well();
+    assert_eq!(dunlin(second.words(&["tier", "get", "shared"])).well().out, b"on the other");
+    second.end();
+
+    let attach = unique("node");
+    let run = |more: &[&str]| dunlin([&["node", "run", "--attach", &attach], more].concat());
+    // The first one is on shared memory, whatever the second one prefers.
+    run(&["--peers", &peers, "--name", "two", "--without", "shm"]).failed(
+        1,
+        &[
+            &format!("auto:127.0.0.1:{one} is on shm, which this process cannot use"),
+            "disabled",
+            "--without shm",
+        ],
+    );
+    run(&["--peers", &peers, "--name", "one"]).failed(1, &["cannot listen at", "running there already"]);
+    run(&["--peers", &peers, "--name", "two", "--listen", "auto:127.0.0.1:9"]).failed(1, &["another port"]);
+    run(&["--peers", &peers, "--name", "two", "--listen", "shm:two"]).failed(1, &["different fabrics"]);
+    run(&["--peers", &peers, "--listen", "auto:0.0.0.0:9"]).failed(1, &["--name one of: one, two"]);
+    run(&["--listen", "auto:127.0.0.1:0"]).failed(1, &["a port from 1 to 65532"]);
+    let mixed = folder.write("mixed.txt", "one auto:h:7100\ntwo rdma:i:7100\n");
+    run(&["--peers", &mixed, "--name", "one"]).failed(1, &["line 2", "for all of them, or for none"]);
+    let none = ["--without", "shm", "--without", "rdma", "--without", "ofi"];
+    let listen = format!("auto:127.0.0.1:{two}");
+    run(&[&["--listen", &listen], &none[..]].concat())
+        .failed(1, &["no fabric for the list: not shm: it is disabled", "not rdma: ", "not ofi: "]);
+    run(&["--etcd", "http://127.0.0.1:1", "--name", "one", "--listen", &listen]).failed(1, &[]);
+}
+
+#[test]
+fn a_node_at_an_auto_address_takes_the_fabric_of_the_directory() {
+    let directory = unique("directory");
+    let running = Running::start(["node", "directory", &directory, "--for", "100"]);
+    assert_eq!(running.line(), format!("listening on {directory}"));
+    let port = free_port();
+    let listen = format!("auto:127.0.0.1:{port}");
+    let node = Node::start(&["--directory", &directory, "--name", "one", "--listen", &listen]);
+    assert!(node.line().starts_with("node one, one of 1, "));
+    assert_eq!(node.line(), format!("fabric: shm:auto-127.0.0.1:{port}: the directory is on it"));
+    node.status_with("1 of 1 nodes are alive");
+    node.end();
+    running.signal("KILL");
+    running.end();
 }
 
 #[test]
