@@ -18,7 +18,7 @@ pub use problem::Problem;
 pub use status::{MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Pages, PriorityStatus, ProcessStatus, Ran};
 
 use self::list::ListedOperation;
-use self::operator::{FREE_NAMED, LEAVE, LENT, MOVE_AWAY, OperatorRequest};
+use self::operator::{FREE_NAMED, HELD, LEAVE, LENT, MOVE_AWAY, OperatorRequest};
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
 use crate::name::Name;
@@ -581,7 +581,7 @@ impl<'a> ProcessRequest<'a> {
                 }
             }
             STATUS => ProcessRequest::Status,
-            LEAVE | FREE_NAMED | LENT | MOVE_AWAY => {
+            LEAVE | FREE_NAMED | LENT | MOVE_AWAY | HELD => {
                 ProcessRequest::Operate(OperatorRequest::read(function, &mut reader)?)
             }
             LIST => ProcessRequest::List { node: reader.string()?, from: reader.u32()? },

@@ -454,6 +454,8 @@ fn a_node_is_drained_and_leaves_without_a_loss() {
     dunlin(two.words(&["node", "drain", "--to", "four"])).failed(1, &["no four"]);
     let drained = dunlin(two.words(&["node", "drain"])).well();
     assert!(drained.errors.contains("7 regions moved away"), "{}", drained.errors);
+    let named = "1 regions were made at two and end with it: own. To keep one, copy it at another node (dunlin tier cp";
+    assert!(drained.errors.contains(named), "{}", drained.errors);
     let again = dunlin(two.words(&["node", "drain"])).well();
     assert!(again.errors.contains("0 regions moved away"), "{}", again.errors);
     let stays = dunlin(two.words(&["node", "leave"]));
@@ -475,6 +477,74 @@ fn a_node_is_drained_and_leaves_without_a_loss() {
     // Without another node there is nowhere to move to, and nothing has to.
     let nothing = dunlin(three.words(&["node", "drain"])).well();
     assert!(nothing.errors.contains(" regions moved away"), "{}", nothing.errors);
+}
+
+/// Ctrl-C ends a drain between two regions: those before it have moved, the others are as they were, and a second drain
+/// goes on.
+#[test]
+fn an_interrupted_drain_leaves_every_region_whole() {
+    const REGIONS: usize = 300;
+    let folder = Folder::new("interrupted");
+    let (one, two) = (unique("one"), unique("two"));
+    let peers = folder.write("nodes.txt", format!("one {one}\ntwo {two}\n"));
+    let [first, second] = ["one", "two"].map(|name| Node::start(&["--peers", &peers, "--name", name]));
+    let [maker, operator] = [&first, &second].map(|node| {
+        dunlin_tier_client::Tier::attach(&node.attach.parse().expect("an address")).expect("a node")
+    });
+    let bytes = |number: usize| vec![number as u8; 3000 + number];
+    let spec = |number: usize| dunlin_tier_client::Spec::on("two").named(format!("lent/{number}"));
+    let regions: Vec<_> = (0..REGIONS)
+        .map(|number| {
+            let region = maker.malloc(bytes(number).len() as u64, spec(number)).expect("memory");
+            region.write(0, &bytes(number)).expect("written");
+            region
+        })
+        .collect();
+    let lent = || {
+        let (mut all, mut more) = (Vec::new(), true);
+        while more {
+            let lent = operator.lent(all.last()).expect("an answer");
+            more = lent.more;
+            all.extend(lent.regions);
+        }
+        all.len()
+    };
+    let is_whole = || {
+        for (number, region) in regions.iter().enumerate() {
+            let mut found = vec![0; bytes(number).len()];
+            if region.read(0, &mut found).is_err() {
+                // It has moved.
+                let again = maker.map(format!("lent/{number}"), dunlin_tier_client::Rights::READ);
+                again.expect("its name").read(0, &mut found).expect("read");
+            }
+            assert!(found == bytes(number), "region {number}");
+        }
+    };
+    assert_eq!(lent(), REGIONS);
+    let drain = Running::start(second.words(&["node", "drain"]));
+    let begin = Instant::now();
+    while lent() == REGIONS {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no region moves");
+    }
+    drain.signal("INT");
+    let ended = drain.end();
+    assert_eq!(ended.code(), Some(130), "{}", ended.errors);
+    let moved = ended.errors.split_once(" regions moved away, ").expect("how many").0;
+    let moved: usize =
+        moved.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!((1..REGIONS).contains(&moved), "{moved}");
+    assert!(ended.errors.contains("the other regions stay as they were; run the command again"));
+    // The memory that the last ones have left is released soon.
+    while lent() > REGIONS - moved {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{} and not {}", lent(), REGIONS - moved);
+    }
+    assert_eq!(lent(), REGIONS - moved);
+    is_whole();
+    let again = dunlin(second.words(&["node", "drain"])).well();
+    let rest = format!("{} regions moved away", REGIONS - moved);
+    assert!(again.errors.contains(&rest), "{rest} is not in: {}", again.errors);
+    assert_eq!(lent(), 0);
+    is_whole();
 }
 
 #[test]
