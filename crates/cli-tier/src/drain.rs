@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 const DRAIN_HELP: &str = "\
 Regions that other nodes made and that have bytes in the memory of this node move to the memory of other nodes, one
-after the other, to the nodes in turns. Processes that use one map its name again, as with dunlin node move. Ctrl-C
-ends the command between two regions: those that have moved stay where they are then. A region stays, and the command
-exits with status 1, if it has no name, if a node does not stop to use it, or if no node has room for it.
-Regions that were made at this node end with it, wherever their bytes are: dunlin node leave lists them. Their users
-copy them to another node (dunlin tier cp there) and free them, or you free them (dunlin node free). Then dunlin node
-leave ends the node without a loss. Other nodes may make new regions here until it has left.
+after the other, to the nodes in turns. Processes that use one map its name again, as with dunlin node move. A region
+stays, and the command exits with status 1, if it has no name, if a node does not stop to use it, or if no node has room
+for it. Ctrl-C ends the command between two regions, with status 130: those that have moved stay where they are then, and
+the others as they were. Run it again to go on.
+Regions that were made at this node do not move: they end with it, wherever their bytes are. The command names them.
+Their users copy them to another node (dunlin tier cp there) and free them, or you free them (dunlin node free). Then
+dunlin node leave ends the node without a loss. Other nodes may make new regions here until it has left.
 Only the user who runs the node, and root, may drain it.
 
 Examples:
@@ -41,6 +42,8 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Requests in sequence without an answer after which a region counts as one that stays.
 const MOST_UNANSWERED: u32 = 3;
+/// The most regions that a message names.
+const MOST_NAMED: usize = 8;
 
 /// Move the regions of other nodes out of the memory of this host's node.
 #[derive(Args, Debug)]
@@ -136,41 +139,91 @@ pub(crate) fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
     if let Some(wrong) = to.iter().find(|to| **to == node) {
         return Err(Failure::new(format!("{wrong} is the node whose memory is to be emptied")));
     }
-    let mut all = lent(&tier)?;
+    let all = lent(&tier)?;
     if to.is_empty() && !all.is_empty() {
         return Err(Failure::new("there is no other node").help("start one, or give the regions up"));
     }
     let bar = progress::bytes(Some(all.iter().map(|region| region.bytes).sum()), &node);
-    let (mut tried, mut stuck, mut moved, mut bytes) = (BTreeSet::new(), 0u64, 0, 0);
-    // Others may make regions here meanwhile.
-    while !all.is_empty() {
-        for region in &all {
-            interrupt.check()?;
-            tried.insert(region.id);
-            match move_away(&tier, region, &to, moved, &interrupt)? {
-                Ok(()) => (moved, bytes) = (moved + 1, bytes + region.bytes),
-                Err(error @ (RequestError::NotOperator | RequestError::NoNode(_))) => {
-                    return Err(Failure::new(error));
-                }
-                Err(error) => {
-                    stuck += 1;
-                    let (size, error) = (Unit::Bytes.format(region.bytes as f64), WithSources(&error));
-                    output::note(format_args!("a region of {}, {size} here, stays: {error}", region.node));
-                }
-            }
-            bar.inc(region.bytes);
-        }
-        all = lent(&tier)?;
-        all.retain(|region| !tried.contains(&region.id));
-    }
+    let mut drained = Drained::default();
+    let outcome = move_all(&tier, all, &to, (&interrupt, &|bytes| bar.inc(bytes)), &mut drained);
     bar.finish_and_clear();
-    await_release(&tier, stuck, &interrupt)?;
-    output::note(format_args!("{moved} regions moved away, {}", Unit::Bytes.format(bytes as f64)));
+    let outcome = outcome.and_then(|()| await_release(&tier, drained.stuck, &interrupt));
+    let Drained { moved, bytes, stuck } = drained;
+    if matches!(outcome, Ok(()) | Err(Failure::Interrupted(_))) {
+        output::note(format_args!("{moved} regions moved away, {}", Unit::Bytes.format(bytes as f64)));
+    }
+    if let Err(Failure::Interrupted(_)) = outcome {
+        output::note("interrupted: the other regions stay as they were; run the command again to go on");
+    }
+    outcome?;
+    say_held(&tier, &node)?;
     if stuck == 0 {
         return Ok(ExitCode::SUCCESS);
     }
     output::note(format_args!("{stuck} regions of other nodes stay"));
     Err(Failure::Negative)
+}
+
+/// What a drain has done so far.
+#[derive(Debug, Default)]
+struct Drained {
+    moved: usize,
+    bytes: u64,
+    stuck: u64,
+}
+
+/// Moves all regions of other nodes, also those that are made meanwhile.
+fn move_all(
+    tier: &Tier,
+    mut all: Vec<LentRegion>,
+    to: &[String],
+    (interrupt, passed): (&Interrupt, &dyn Fn(u64)),
+    drained: &mut Drained,
+) -> Result<(), Failure> {
+    let mut tried = BTreeSet::new();
+    while !all.is_empty() {
+        for region in &all {
+            interrupt.check()?;
+            tried.insert(region.id);
+            match move_away(tier, region, to, drained.moved, interrupt)? {
+                Ok(()) => {
+                    drained.moved += 1;
+                    drained.bytes += region.bytes;
+                }
+                Err(error @ (RequestError::NotOperator | RequestError::NoNode(_))) => {
+                    return Err(Failure::new(error));
+                }
+                Err(error) => {
+                    drained.stuck += 1;
+                    let (size, error) = (Unit::Bytes.format(region.bytes as f64), WithSources(&error));
+                    output::note(format_args!("a region of {}, {size} here, stays: {error}", region.node));
+                }
+            }
+            passed(region.bytes);
+        }
+        all = lent(tier)?;
+        all.retain(|region| !tried.contains(&region.id));
+    }
+    Ok(())
+}
+
+/// Names the regions that were made at the node, and says how they are saved.
+fn say_held(tier: &Tier, node: &str) -> Result<(), Failure> {
+    let held = tier.held().map_err(Failure::new)?;
+    if held.named == 0 {
+        return Ok(());
+    }
+    let names: Vec<String> = held.names.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    let more = held.named.saturating_sub(names.len() as u64);
+    let more =
+        if more == 0 { String::new() } else { format!(" and {more} more (dunlin node leave lists them)") };
+    output::note(format_args!(
+        "{} regions were made at {node} and end with it: {}{more}. To keep one, copy it at another node (dunlin tier cp NAME \
+         NEW), and free it (dunlin node free NAME)",
+        held.named,
+        names.join(", ")
+    ));
+    Ok(())
 }
 
 /// Waits for the memory that regions have left, so that the node can leave at once. The nodes that keep their records

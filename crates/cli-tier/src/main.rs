@@ -1,5 +1,6 @@
 //! The program of `dunlin node` and `dunlin tier`: the node of the memory tier on this host, and its regions.
 
+mod auto;
 mod copy;
 mod drain;
 mod etcd;

@@ -1,5 +1,6 @@
 //! `dunlin node`: runs the node of this host, and shows what it does.
 
+use crate::auto::{self, Ground};
 use crate::drain::{self, DrainArguments, FreeArguments};
 use crate::etcd::EtcdArguments;
 use crate::keep::{self, KeepArguments};
@@ -8,7 +9,7 @@ use crate::qos::QosArguments;
 use crate::status::{self, StatusArguments};
 use crate::top::{self, TopArguments};
 use clap::{Args, Subcommand};
-use dunlin::fabric::{AllowPolicy, Fabric, ShmConfig, ShmFabric};
+use dunlin::fabric::{AllowPolicy, Fabric, Scheme, ShmConfig, ShmFabric};
 use dunlin::{Address, on_fabric};
 use dunlin_command::arguments::DeviceArguments;
 use dunlin_command::attach::AttachArguments;
@@ -86,6 +87,8 @@ The file of --peers lists all nodes, the same on each of them, one in a line: NA
   node-1 rdma:10.0.0.1:7100
   node-2 rdma:10.0.0.2:7100
 The next port (shm: NAME-memory) is that of the node's memory; a third word in the line is another address for it.
+With auto:HOST:PORT in all lines, a node asks those that run for their fabric and takes it; the first one takes shared
+memory if all are on its host, else RDMA, else libfabric. The three ports behind PORT are those of the fabric.
 Processes of this host attach over shared memory. The kernel says which user a process belongs to; its principal is
 user-UID, or the name that --user gives. Nodes believe each other: only nodes with the same --token-file join.
 On Ctrl-C or SIGTERM the node ends and exits with status 0; regions in its memory end with it. A second signal ends it
@@ -95,6 +98,7 @@ Examples:
   dunlin node run
   dunlin node run --listen rdma:10.0.0.1:7100 --peers nodes.txt --memory 8GiB
   dunlin node run --listen rdma:0.0.0.0:7100 --peers nodes.txt --name node-1 --allow-anyone --user 1000=alice
+  dunlin node run --listen auto:0.0.0.0:7100 --peers nodes.txt --memory 8GiB
   dunlin node run --paths 4 --user 1000=alice --share alice=4 --share '*=1,low,bytes=1GiB'
 
 With --directory in place of --peers, nodes come and go: the directory tells each of them of the others. The address of
@@ -133,8 +137,8 @@ enum NodeCommand {
 #[derive(Args, Debug)]
 #[command(after_help = RUN_HELP)]
 struct RunArguments {
-    /// Address for other nodes: rdma:HOST:PORT, ofi:tcp:HOST:PORT or shm:NAME [default: that in the file of
-    /// --peers]
+    /// Address for other nodes: rdma:HOST:PORT, ofi:tcp:HOST:PORT, shm:NAME or auto:HOST:PORT, for the fabric that all
+    /// nodes have [default: that in the file of --peers]
     #[arg(long, short, value_name = "ADDRESS")]
     listen: Option<Address>,
     /// File that lists all nodes [default: this node by itself]
@@ -183,9 +187,9 @@ struct RunArguments {
     /// File with the token that all nodes of the list know; no other user may read it
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Queue pairs to each other node
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
-    paths: u16,
+    /// Queue pairs to each other node [default: by the device; dunlin node status says how many, and why]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
+    paths: Option<u16>,
     #[command(flatten)]
     qos: QosArguments,
     /// End after this time
@@ -302,6 +306,11 @@ pub(crate) fn secret(path: &PathBuf) -> Result<Vec<u8>, Failure> {
 }
 
 impl RunArguments {
+    fn ground(&self) -> Ground<'_> {
+        let (listen, directory) = (self.listen.as_ref(), self.directory.as_ref());
+        Ground { listen, directory, is_etcd: self.etcd.is_given() }
+    }
+
     /// Returns the list of nodes, and the place of this one.
     fn nodes(&self) -> Result<(Vec<Peer>, usize), Failure> {
         let is_told = self.directory.is_some() || self.etcd.is_given();
@@ -323,7 +332,7 @@ impl RunArguments {
             Peer::list(&text).map_err(|error| Failure::new(error).context(path.display().to_string()))?;
         let found = match (&self.name, &self.listen) {
             (Some(name), _) => peers.iter().position(|peer| peer.name == *name),
-            (None, Some(listen)) => peers.iter().position(|peer| peer.calls == *listen),
+            (None, Some(listen)) => auto::place_of(&peers, listen),
             (None, None) if peers.len() == 1 => Some(0),
             (None, None) => None,
         };
@@ -342,7 +351,10 @@ impl RunArguments {
                 ))
                 .help("give --listen the fabric of the list"));
             }
-            peers[me] = at;
+            // Nodes at auto: addresses know each other by those of the list.
+            if at.calls.scheme() != Scheme::Auto {
+                peers[me] = at;
+            }
         }
         Ok((peers, me))
     }
@@ -350,9 +362,11 @@ impl RunArguments {
 
 fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let (peers, me) = arguments.nodes()?;
-    let address = peers[me].calls.clone();
+    let (mut peers, me) = arguments.nodes()?;
     let name = peers[me].name.clone();
+    let fabrics = arguments.device.fabrics(false);
+    let agreed = auto::agree(&fabrics, &arguments.ground(), &mut peers, me)?;
+    let address = peers[me].calls.clone();
     let mut config = TierConfig::new(peers, &name);
     config.memory = arguments.memory;
     config.extent = arguments.extent;
@@ -367,7 +381,7 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         }));
     }
     config.quota = arguments.quota.unwrap_or(u64::MAX);
-    config.paths = arguments.paths;
+    config.paths = arguments.paths.unwrap_or(0);
     config.qos = arguments.qos.config();
     config.directory = arguments.directory.clone();
     config.max_nodes = arguments.max_nodes;
@@ -378,9 +392,9 @@ fn serve(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.token_file {
         config.token = secret(path)?;
     }
-    let fabrics = arguments.device.fabrics(false);
     let chosen = fabrics.choose(&address)?;
-    on_fabric!(&chosen, fabric => serve_on(fabric, config, arguments, &interrupt))
+    let taken = agreed.as_ref().map(ToString::to_string);
+    on_fabric!(&chosen, fabric => serve_on(fabric, config, arguments, (taken, &interrupt)))
 }
 
 /// Returns the user of this process.
@@ -439,7 +453,7 @@ fn serve_on<F: Fabric>(
     fabric: &F,
     mut config: TierConfig,
     arguments: &RunArguments,
-    interrupt: &Interrupt,
+    (taken, interrupt): (Option<String>, &Interrupt),
 ) -> Result<ExitCode, Failure> {
     let attach = match &arguments.attach {
         Some(address) => address.clone(),
@@ -477,6 +491,9 @@ fn serve_on<F: Fabric>(
         tier.nodes().count(),
         Unit::Bytes.format(memory as f64)
     ));
+    if let Some(taken) = taken {
+        let _ = output::print_line(format_args!("fabric: {taken}"));
+    }
     let end = arguments.duration.map(|time| Instant::now() + time);
     let mut is_kept = tier.is_kept();
     loop {

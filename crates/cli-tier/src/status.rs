@@ -94,7 +94,7 @@ fn to_json(status: &NodeStatus) -> Value {
         "extents": status.extents, "registrations": status.registrations, "pages": pages, "is_kept": status.is_kept,
         "answered": status.answered, "refused": status.refused,
         "ran": { "at_once": status.ran.at_once, "later": status.ran.later, "pool": status.ran.pool },
-        "regions": status.regions, "paths": status.paths, "queue_pairs": status.queue_pairs,
+        "regions": status.regions, "paths": status.paths, "paths_reason": status.paths_reason, "queue_pairs": status.queue_pairs,
         "call_connections": status.call_connections, "calls": status.calls,
         "priorities": priorities.into_iter().map(|(name, one)| (name.to_owned(), one)).collect::<serde_json::Map<_, _>>(),
         "nodes": status.nodes, "epoch": status.epoch, "trouble": status.trouble,
@@ -130,6 +130,10 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
             output::print_line(format_args!("  -> {advice}"))?;
         }
     }
+    output::print_line(format_args!(
+        "queue pairs to each other node: {}, since {}; dunlin node run --paths N changes that",
+        status.paths, status.paths_reason
+    ))?;
     if status.is_kept {
         output::print_line(format_args!(
             "keeper: has the memory and the records; regions outlive this process"

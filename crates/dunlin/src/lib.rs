@@ -121,7 +121,10 @@ pub mod fabric {
     pub use dunlin_fabric_shm::{
         AllowPolicy, KeeperEvent, KeeperServer, ShmConfig, ShmFabric, ShmKeeper, ShmMemory,
     };
-    pub use dunlin_transport::{ChosenFabric, FabricSelector, FabricsConfig, Resolved};
+    pub use dunlin_transport::{
+        AgreeError, AgreedFabric, ChosenFabric, FabricSelector, FabricsConfig, Resolved, beside,
+        is_on_this_host,
+    };
 
     /// Returns the shared memory of this process, which takes only `shm:` addresses.
     pub fn shm() -> std::io::Result<ShmFabric> {

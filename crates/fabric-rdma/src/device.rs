@@ -5,6 +5,7 @@ use crate::library::{Library, LibraryError};
 use crate::port::Port;
 use crate::sys;
 use dunlin_fabric::Atomics;
+use dunlin_fabric::nic::{MELLANOX, SOFT_IWARP, SOFT_ROCE};
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -103,9 +104,6 @@ pub struct DeviceChoice {
 /// mlx4 and mlx5 do so (FaRM and HERD rely on it), Soft-RoCE copies one packet after another, and Soft-iWARP
 /// copies the ordered bytes of TCP.
 const IN_ORDER_VENDORS: [u32; 3] = [MELLANOX, SOFT_ROCE, SOFT_IWARP];
-const MELLANOX: u32 = 0x02c9;
-const SOFT_ROCE: u32 = 0xff_ffff;
-const SOFT_IWARP: u32 = 0x62_6d74;
 /// The depth of a completion queue that Soft-iWARP's library maps over more than 144 pages (32 bytes per
 /// entry). The library mistakes the offset of page 144 in a process's mappings of the device for an error, so
 /// no other queue may begin there.

@@ -30,6 +30,7 @@ pub mod interpose;
 pub mod keeper;
 pub mod local_buffer;
 pub mod memory;
+pub mod nic;
 pub mod payload;
 pub mod queue_pair_table;
 pub mod rates;
@@ -59,6 +60,7 @@ pub use interpose::{Count, Fault, FaultPlan, Trace};
 pub use keeper::{KeeperError, MemoryKeeper};
 pub use local_buffer::{Loan, LocalBuffer};
 pub use memory::{Access, Memory, Region, RegionLine};
+pub use nic::Nic;
 pub use payload::{
     BufferSource, PayloadBuffers, PayloadFilling, PlainFilling, PlainPayloads, Prefetch, Pressure,
     copy_plainly,

@@ -90,6 +90,9 @@ fn lone_read(bytes: u32, profile: &Profile) -> Result<f64, TestError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::Parameter;
+    use dunlin_fabric::Nic;
+    use dunlin_fabric::nic::MELLANOX;
 
     fn of(profile: &str) -> Rates {
         rates(&Profile::built_in(profile).unwrap(), Effort::Quick).unwrap()
@@ -120,6 +123,19 @@ mod tests {
         assert!(at(16) > 15e6 && at(256) < 4e6, "{:?}", rates.connections());
         for (before, after) in rates.connections().iter().zip(&rates.connections()[1..]) {
             assert!(after.writes < before.writes * 1.1, "{:?}", rates.connections());
+        }
+    }
+
+    /// The fabric's table of known NICs has the queue pairs of the profiles.
+    #[test]
+    fn known_nics_hold_the_queue_pairs_of_the_profiles() {
+        for (profile, part) in [("rf-rpc", 4099), ("rf-rpc-connectx4", 4115), ("hatrpc", 4119)] {
+            let profile = Profile::built_in(profile).unwrap();
+            let modelled = profile.value(Parameter::InitiatorQueuePairs).number;
+            let Some(Nic::Hardware { name, queue_pairs }) = Nic::by_part(MELLANOX, part) else {
+                panic!("{part}")
+            };
+            assert_eq!(f64::from(queue_pairs), modelled, "{name}");
         }
     }
 

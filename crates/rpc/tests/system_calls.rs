@@ -5,15 +5,14 @@
 #![allow(missing_docs, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod common;
-#[cfg(target_arch = "x86_64")]
-#[path = "common/futex_calls.rs"]
-mod futex_calls;
 
 use common::process::{Process, add_role, ready};
 use common::*;
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::*;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+#[cfg(target_arch = "x86_64")]
+use dunlin_system_calls::{Sleeps, UNEXPECTED, count_sleeps, sleeps};
+use dunlin_system_calls::{end, forbid};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -55,30 +54,47 @@ fn steadfast() -> ShmFabric {
     ShmFabric::new(ShmConfig { gives_way: false, ..ShmConfig::default() }).unwrap()
 }
 
-/// From here on this thread may only end the process and yield its core. A busy wait yields after hundreds of
-/// empty polls, off the hot path.
-fn forbid_system_calls() {
-    let allowed = [libc::SYS_exit_group, libc::SYS_sched_yield];
-    let rules = allowed.map(|call| (call, Vec::new())).into();
-    let architecture = std::env::consts::ARCH.try_into().unwrap();
-    let filter =
-        SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, architecture).unwrap();
-    let program: BpfProgram = filter.try_into().unwrap();
-    seccompiler::apply_filter(&program).unwrap();
-}
-
-/// Ends the process by one system call, without cleanup that may make others.
-fn end(status: i32) -> ! {
-    // SAFETY: takes no pointer and does not return; the exit releases everything that is not cleaned up.
-    unsafe { libc::_exit(status) }
-}
-
 /// Starts the filter, for the time until [`end`].
 fn watch(mode: CompletionMode) {
     match mode {
         #[cfg(target_arch = "x86_64")]
-        CompletionMode::Event => futex_calls::count(),
-        _ => forbid_system_calls(),
+        CompletionMode::Event => count_sleeps().unwrap(),
+        _ => forbid().unwrap(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+const TOO_MANY_WAKES: i32 = 11;
+#[cfg(target_arch = "x86_64")]
+const TOO_MANY_WAITS: i32 = 12;
+#[cfg(target_arch = "x86_64")]
+const NEVER_SLEPT: i32 = 13;
+#[cfg(target_arch = "x86_64")]
+const BARRIER: i32 = 14;
+
+/// Returns the exit status after [`CALLS`] calls: 0 for about one wake and one wait for each. The tolerance of
+/// a quarter covers long sleeps that were interrupted, and wakes by head reports.
+#[cfg(target_arch = "x86_64")]
+fn verdict_of(sleeps: Sleeps) -> i32 {
+    match sleeps {
+        Sleeps { barriers: 1.., .. } => BARRIER,
+        Sleeps { waits: 0, .. } | Sleeps { wakes: 0, .. } => NEVER_SLEPT,
+        Sleeps { wakes, .. } if wakes > CALLS + CALLS / 4 => TOO_MANY_WAKES,
+        Sleeps { waits, .. } if waits > CALLS + CALLS / 4 => TOO_MANY_WAITS,
+        Sleeps { .. } => 0,
+    }
+}
+
+/// Explains the exit status of a process that sleeps.
+#[cfg(target_arch = "x86_64")]
+fn explain(status: ExitStatus) -> String {
+    match status.code() {
+        Some(TOO_MANY_WAKES) => "it has made more than one wake for a call".into(),
+        Some(TOO_MANY_WAITS) => "it has made more than one wait for a call".into(),
+        Some(BARRIER) => "it has made a barrier, which a sleep for events does not need".into(),
+        Some(NEVER_SLEPT) => "it has never slept, or never woken the other side".into(),
+        Some(UNEXPECTED) => "it has made a system call other than futex, whose number is above".into(),
+        _ => status.to_string(),
     }
 }
 
@@ -86,7 +102,7 @@ fn watch(mode: CompletionMode) {
 fn verdict(mode: CompletionMode) -> i32 {
     match mode {
         #[cfg(target_arch = "x86_64")]
-        CompletionMode::Event => futex_calls::verdict(CALLS),
+        CompletionMode::Event => verdict_of(sleeps()),
         _ => 0,
     }
 }
@@ -160,7 +176,7 @@ fn filtered_server(arguments: &str) {
 /// Makes one system call with the filter installed.
 fn offender(_: &str) {
     ready();
-    forbid_system_calls();
+    forbid().unwrap();
     let _ = rustix::process::getpid();
     end(0)
 }
@@ -234,6 +250,6 @@ fn makes_two_system_calls() {
             failed = [client, server].into_iter().find(|status| !status.success());
             failed.is_none()
         });
-        assert!(passed, "{name}: {}", failed.map_or(String::new(), futex_calls::explain));
+        assert!(passed, "{name}: {}", failed.map_or(String::new(), explain));
     }
 }

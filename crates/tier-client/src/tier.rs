@@ -164,6 +164,14 @@ impl<P: Fabric> Tier<P> {
         self.operate(OperatorRequest::Leave { force }, Holdings::parse)
     }
 
+    /// Lists the regions that end with the node of this host, which does not leave.
+    ///
+    /// # Errors
+    /// As [`leave`](Tier::leave).
+    pub fn held(&self) -> Result<Holdings, RequestError> {
+        self.operate(OperatorRequest::Held, Holdings::parse)
+    }
+
     /// Frees a region that was made at the node of this host, whoever is its master. As [`Lmr::free`].
     ///
     /// # Errors

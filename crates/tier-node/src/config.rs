@@ -2,8 +2,9 @@
 
 use crate::arena::{self, MemorySource, Progress};
 use crate::error::JoinError;
+use crate::path_count::{PathCount, PathReason, paths_on};
 use crate::qos::QosConfig;
-use dunlin_fabric::{Address, AddressError, Scheme};
+use dunlin_fabric::{Address, AddressError, Fabric, Scheme};
 use dunlin_tier::membership::Identity;
 use std::time::Duration;
 
@@ -72,7 +73,8 @@ pub struct TierConfig {
     /// The longest one-sided operation, in bytes; longer ones are cut. Default: 256 KiB.
     pub step: u32,
     /// The paths of this node: the number of threads that have operations under way at the same time. Each path
-    /// has one queue pair to each node that it uses (K in section 6.1: 1 to 4). Default: 2.
+    /// has one queue pair to each node that it uses (K in section 6.1: 1 to 4). Default: 0, by the device
+    /// ([`Tier::path_count`](crate::Tier::path_count) says how many, and why).
     pub paths: u16,
     /// The threads that take requests and calls of other nodes, 1 to 64 (section 6.1: one to four). Default: 1.
     pub workers: u16,
@@ -105,7 +107,7 @@ impl TierConfig {
             quota: u64::MAX,
             piece: 4 << 20,
             step: 256 << 10,
-            paths: 2,
+            paths: 0,
             workers: 1,
             qos: QosConfig::default(),
             token: Vec::new(),
@@ -118,6 +120,17 @@ impl TierConfig {
     pub(crate) fn own(&self) -> Result<&Peer, JoinError> {
         let own = self.nodes.iter().find(|peer| peer.name == self.node);
         own.ok_or_else(|| JoinError::NotListed(self.node.clone()))
+    }
+
+    /// Checks the settings, and sets the number of paths if they leave it open. `changes` says whether nodes come and go.
+    /// Returns the reason for the number.
+    pub(crate) fn settle<F: Fabric>(&mut self, fabric: &F, changes: bool) -> Result<PathReason, JoinError> {
+        self.check()?;
+        let most = if changes { self.max_nodes } else { self.nodes.len() as u16 };
+        let PathCount { count, reason } = paths_on(fabric, self.paths, (most.saturating_sub(1), changes));
+        self.paths = count;
+        self.qos.check(count)?;
+        Ok(reason)
     }
 
     /// Checks the settings.
@@ -147,13 +160,12 @@ impl TierConfig {
         if !(64..=1 << 20).contains(&self.step) {
             return out("step", self.step.into(), "64 bytes to 1 MiB");
         }
-        if self.paths == 0 || self.paths > 64 {
-            return out("paths", self.paths.into(), "1 to 64");
+        if self.paths > 64 {
+            return out("paths", self.paths.into(), "1 to 64, or 0 for the number that suits the device");
         }
         if self.workers == 0 || self.workers > 64 {
             return out("workers", self.workers.into(), "1 to 64");
         }
-        self.qos.check(self.paths)?;
         if self.token.len() > 255 {
             return out("the length of the token", self.token.len() as u64, "at most 255 bytes");
         }

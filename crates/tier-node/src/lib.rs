@@ -16,6 +16,7 @@
 //!     Path              one-sided operations to all nodes: K queue pairs each path.rs, connection.rs, posts.rs
 //!     Carriers          the paths on which the worker has operations          carriers.rs, attempt.rs
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
+//!     PathCount         K by the device, with the reason                      path_count.rs
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
 //!     Arena             its memory: extents and their pages               arena.rs, pages.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
@@ -64,6 +65,7 @@ mod node;
 mod operate;
 mod pages;
 mod path;
+mod path_count;
 mod paths;
 mod peers;
 pub mod pool;
@@ -102,6 +104,7 @@ pub use membership::{
 #[cfg(feature = "etcd")]
 pub use membership::{Etcd, EtcdConfig};
 pub use memcpy::Position;
+pub use path_count::{PathCount, PathReason};
 pub use peers::PeersError;
 pub use processes::{ProcessConfig, ProcessLimits, ProcessServer};
 pub use publish::{Published, Source, publish_by};

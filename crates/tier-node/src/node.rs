@@ -13,6 +13,7 @@ use crate::kept::{KeptLedger, Lineage, StateGuard};
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
 use crate::path::{Path, PathLinks};
+use crate::path_count::PathReason;
 use crate::paths::Paths;
 use crate::pool::Pool;
 use crate::qos::{Class, Qos};
@@ -77,6 +78,8 @@ impl State {
 pub(crate) struct Node<F: Fabric> {
     pub(crate) fabric: F,
     pub(crate) config: TierConfig,
+    /// The reason for the number of paths.
+    pub(crate) path_reason: PathReason,
     pub(crate) me: NodeId,
     pub(crate) roster: Roster,
     /// The principal of the process, for regions of the node's own use.
@@ -132,7 +135,7 @@ const ZEROES: [u8; 4096] = [0; 4096];
 impl<F: Fabric> Node<F> {
     pub(crate) fn new(
         fabric: &F,
-        config: TierConfig,
+        (config, path_reason): (TierConfig, PathReason),
         (me, principal): (NodeId, Principal),
         (lineage, incarnation): (Lineage, u64),
         roster: Roster,
@@ -188,6 +191,7 @@ impl<F: Fabric> Node<F> {
             todo: Mutex::default(),
             cleaner: host.signal(),
             over: AtomicBool::new(false),
+            path_reason,
             config,
         })
     }

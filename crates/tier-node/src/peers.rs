@@ -23,12 +23,33 @@ pub enum PeersError {
         source: AddressError,
     },
     /// Nodes cannot reach each other by addresses of this kind.
-    #[error("line {line}: {address} is not of a fabric: use rdma:HOST:PORT, ofi:tcp:HOST:PORT or shm:NAME")]
+    #[error(
+        "line {line}: {address} is not of a fabric: use rdma:HOST:PORT, ofi:tcp:HOST:PORT, shm:NAME or auto:HOST:PORT"
+    )]
     Scheme {
         /// The number of the line.
         line: usize,
         /// The address.
         address: Address,
+    },
+    /// Some nodes are at `auto:` addresses, others name a fabric.
+    #[error(
+        "line {line}: {address} is of another kind than the nodes before it: all must be on one fabric; write auto: for all of \
+         them, or for none"
+    )]
+    Mixed {
+        /// The number of the line.
+        line: usize,
+        /// The address.
+        address: Address,
+    },
+    /// A node at an `auto:` address has a third word.
+    #[error("line {line}: the address of the memory follows from auto:HOST:PORT; leave {memory} out")]
+    AutoMemory {
+        /// The number of the line.
+        line: usize,
+        /// The third word.
+        memory: String,
     },
     /// Two addresses of a node are of different fabrics.
     #[error("line {line}: both addresses of a node must be of one fabric")]
@@ -77,7 +98,10 @@ impl Peer {
         Ok(Peer { name: name.to_owned(), calls, memory })
     }
 
-    /// Parses a list of nodes: in each line the name of a node, the address of its service, and if it does not follow
+    /// Parses a list of nodes. The addresses of all of them, or of none, are `auto:HOST:PORT`: then
+    /// `dunlin_transport::Fabrics::agree` finds those of the fabric.
+    ///
+    /// In each line the name of a node, the address of its service, and if it does not follow
     /// from that ([`Peer::at`]) the address of its memory. Empty lines, and what follows a `#`, are ignored.
     pub fn list(text: &str) -> Result<Vec<Peer>, PeersError> {
         let mut peers: Vec<(usize, Peer)> = Vec::new();
@@ -101,6 +125,9 @@ impl Peer {
                 if let Some(what) = what {
                     return Err(PeersError::Twice { line, what, before: *before });
                 }
+                if (other.calls.scheme() == Scheme::Auto) != (peer.calls.scheme() == Scheme::Auto) {
+                    return Err(PeersError::Mixed { line, address: peer.calls });
+                }
             }
             peers.push((line, peer));
         }
@@ -120,7 +147,7 @@ fn peer_of(line: usize, name: &str, calls: &str, memory: Option<&str>) -> Result
     let address = |text: &str| {
         let address: Address = text.parse().map_err(wrong)?;
         match address.scheme() {
-            Scheme::Auto | Scheme::Tcp | Scheme::Node => Err(PeersError::Scheme { line, address }),
+            Scheme::Tcp | Scheme::Node => Err(PeersError::Scheme { line, address }),
             _ => Ok(address),
         }
     };
@@ -128,7 +155,13 @@ fn peer_of(line: usize, name: &str, calls: &str, memory: Option<&str>) -> Result
         return Err(PeersError::Name { line, length: name.len() });
     }
     let calls = address(calls)?;
+    if calls.scheme() == Scheme::Auto && calls.host_and_port().is_none() {
+        return Err(PeersError::Scheme { line, address: calls });
+    }
     let Some(memory) = memory else { return Peer::at(name, calls).map_err(wrong) };
+    if calls.scheme() == Scheme::Auto {
+        return Err(PeersError::AutoMemory { line, memory: memory.to_owned() });
+    }
     let memory = address(memory)?;
     if memory.scheme() != calls.scheme() {
         return Err(PeersError::Fabrics { line });
@@ -174,8 +207,17 @@ mod tests {
                 "line 2: a word is not an address that a node can have: 'b' has no scheme; write for example shm:b",
             ),
             (
-                "a auto:h:1",
-                "line 1: auto:h:1 is not of a fabric: use rdma:HOST:PORT, ofi:tcp:HOST:PORT or shm:NAME",
+                "a tcp:h:1",
+                "line 1: tcp:h:1 is not of a fabric: use rdma:HOST:PORT, ofi:tcp:HOST:PORT, shm:NAME or auto:HOST:PORT",
+            ),
+            (
+                "a auto:h:1\nb rdma:h:3",
+                "line 2: rdma:h:3 is of another kind than the nodes before it: all must be on one fabric; write auto: for all of \
+                 them, or for none",
+            ),
+            (
+                "a auto:h:1 auto:h:2",
+                "line 1: the address of the memory follows from auto:HOST:PORT; leave auto:h:2 out",
             ),
             ("a shm:a\n\na shm:b", "line 3: a stands in line 1 already"),
             ("a shm:a\nb shm:b shm:a", "line 2: shm:a stands in line 1 already"),

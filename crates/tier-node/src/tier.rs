@@ -12,6 +12,7 @@ use crate::lock_owner::Owner;
 use crate::members;
 use crate::membership::{DirectoryClient, FixedList, Membership, Store, StoreConfig, StoreMembership};
 use crate::node::Node;
+use crate::path_count::{PathCount, PathReason};
 use crate::paths::PathQueue;
 use crate::qos::Class;
 use crate::roster::{Current, Roster};
@@ -106,16 +107,16 @@ impl<F: Fabric> Tier<F> {
     /// ledger that is damaged; or as [`within`](Tier::within).
     pub fn within_kept(
         fabric: &F,
-        config: TierConfig,
+        mut config: TierConfig,
         keeper: Box<dyn MemoryKeeper>,
     ) -> Result<Self, JoinError> {
-        config.check()?;
+        let reason = config.settle(fabric, false)?;
         if config.directory.is_some() {
             return Err(JoinError::KeptViews);
         }
         let begun = Begun::kept(fabric, &config, keeper)?;
         let list = FixedList::new(&config.nodes, &config.node);
-        Tier::start(fabric, config, (begun, 0), Box::new(list))
+        Tier::start(fabric, (config, reason), (begun, 0), Box::new(list))
     }
 
     /// Starts a node whose views come from a store with transactions, such as [etcd](StoreMembership). Blocks until the
@@ -135,18 +136,18 @@ impl<F: Fabric> Tier<F> {
     /// the [`Identity`](dunlin_tier::membership::Identity) that the source reports.
     pub fn within_membership(
         fabric: &F,
-        config: TierConfig,
+        mut config: TierConfig,
         life: u64,
         membership: Box<dyn Membership>,
     ) -> Result<Self, JoinError> {
-        config.check()?;
+        let reason = config.settle(fabric, membership.period().is_some())?;
         let begun = Begun::alone(fabric, &config)?;
-        Tier::start(fabric, config, (begun, life), membership)
+        Tier::start(fabric, (config, reason), (begun, life), membership)
     }
 
     fn start(
         fabric: &F,
-        config: TierConfig,
+        (config, reason): (TierConfig, PathReason),
         (begun, life): (Begun<F>, u64),
         mut membership: Box<dyn Membership>,
     ) -> Result<Self, JoinError> {
@@ -167,7 +168,14 @@ impl<F: Fabric> Tier<F> {
         let max_nodes = if is_dynamic { config.max_nodes } else { view.members.len() as u16 };
         let roster = Roster::new(Current::new(view, Some(number), max_nodes)?, max_nodes, is_dynamic);
         let incarnation = if is_dynamic { life } else { host.random() };
-        let node = Node::new(fabric, config, (me, principal.clone()), (lineage, incarnation), roster, arena);
+        let node = Node::new(
+            fabric,
+            (config, reason),
+            (me, principal.clone()),
+            (lineage, incarnation),
+            roster,
+            arena,
+        );
         if let Some(ledger) = ledger {
             node.begin_keeping(ledger, earlier, &lineage)?;
         }
@@ -349,6 +357,12 @@ impl<F: Fabric> Tier<F> {
     /// counts twice.
     pub fn regions(&self) -> u64 {
         self.node().state().directory.used()
+    }
+
+    /// Returns the number of queue pairs to each other node (K in section 6.1), and the reason for it.
+    pub fn path_count(&self) -> PathCount {
+        let node = self.node();
+        PathCount { count: node.config.paths, reason: node.path_reason.clone() }
     }
 
     /// Returns the operations and calls of a priority: counters of those that have begun, and operations that have a path or wait for one.

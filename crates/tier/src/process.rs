@@ -18,7 +18,7 @@ pub use problem::Problem;
 pub use status::{MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Pages, PriorityStatus, ProcessStatus, Ran};
 
 use self::list::ListedOperation;
-use self::operator::{FREE_NAMED, LEAVE, LENT, MOVE_AWAY, OperatorRequest};
+use self::operator::{FREE_NAMED, HELD, LEAVE, LENT, MOVE_AWAY, OperatorRequest};
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
 use crate::name::Name;
@@ -117,7 +117,7 @@ pub const BUFFER: u16 = 38;
 pub const REVOKE: u16 = 39;
 
 /// Gives a region a lease that begins now, or takes it away.
-pub const LEASE: u16 = 43;
+pub const LEASE: u16 = 44;
 
 /// The number that joins further connections to a process. Only that process knows it.
 pub type Secret = [u8; 16];
@@ -598,7 +598,7 @@ impl<'a> ProcessRequest<'a> {
             }
             LEASE => ProcessRequest::Lease { handle: reader.u64()?, length: parse_lease(&mut reader)? },
             STATUS => ProcessRequest::Status,
-            LEAVE | FREE_NAMED | LENT | MOVE_AWAY => {
+            LEAVE | FREE_NAMED | LENT | MOVE_AWAY | HELD => {
                 ProcessRequest::Operate(OperatorRequest::read(function, &mut reader)?)
             }
             LIST => ProcessRequest::List { node: reader.string()?, from: reader.u32()? },

@@ -64,6 +64,7 @@ macro_rules! each_into_or {
     };
 }
 
+mod agreed;
 mod announcement;
 mod asynchronous;
 mod attempts;
@@ -85,6 +86,7 @@ mod typed;
 #[cfg(feature = "thrift")]
 mod typed_server;
 
+pub use agreed::{AgreeError, AgreedFabric, beside, is_on_this_host};
 pub use asynchronous::{AsyncClient, AsyncResponse, AsyncWithin, Call, UnconnectedCall};
 pub use client::{Client, FillingRequest, LargeRequest, Response, Within};
 pub use connecting::Connecting;

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 
 /// The provider of libfabric that is available on every host.
-const PROVIDER: &str = "tcp";
+pub(crate) const PROVIDER: &str = "tcp";
 
 /// Servers of one service on several fabrics.
 #[derive(Debug)]

@@ -93,7 +93,7 @@ pub enum ResolveError {
     NoWay(Vec<PassedOver>),
 }
 
-fn listed(passed: &[PassedOver]) -> String {
+pub(crate) fn listed(passed: &[PassedOver]) -> String {
     passed.iter().map(PassedOver::to_string).collect::<Vec<_>>().join("; ")
 }
 
@@ -218,7 +218,7 @@ fn is_late(error: &io::Error) -> bool {
 }
 
 /// Asks the server at the address for its announcement.
-fn ask(address: &Address, most: Duration) -> Result<Announcement, ResolveError> {
+pub(crate) fn ask(address: &Address, most: Duration) -> Result<Announcement, ResolveError> {
     if address.host_and_port().is_none() {
         return Err(ResolveError::Foreign("it has no HOST:PORT"));
     }

@@ -20,6 +20,11 @@ impl Node {
         Node { running: Some(running), attach }
     }
 
+    /// Returns the next line of its output.
+    fn line(&self) -> String {
+        self.running.as_ref().expect("running").line()
+    }
+
     /// Returns the status once it has this text; fails after a minute.
     fn status_with(&self, text: &str) -> String {
         let begin = Instant::now();
@@ -141,6 +146,24 @@ fn a_region_is_written_and_read_where_it_lies() {
 }
 
 #[test]
+fn status_says_how_many_queue_pairs_there_are_and_why() {
+    let status = |node: &Node| {
+        let text = dunlin(node.words(&["node", "status"])).well().text();
+        (text, dunlin(node.words(&["node", "status", "--json"])).well().text())
+    };
+    let (text, json) = status(&Node::start(&["--memory", "1MiB"]));
+    let why = "the thread of an operation copies by itself, and this process may use ";
+    assert!(text.contains("queue pairs to each other node: ") && text.contains(why), "{text}");
+    assert!(json.contains(&format!("\"paths_reason\":\"{why}")), "{json}");
+    let (text, json) = status(&Node::start(&["--memory", "1MiB", "--paths", "3"]));
+    assert!(
+        text.contains("queue pairs to each other node: 3, since the settings of the node say so;"),
+        "{text}"
+    );
+    assert!(json.contains("\"paths\":3,\"paths_reason\":\"the settings of the node say so\""), "{json}");
+}
+
+#[test]
 fn the_memory_of_a_node_is_refused_if_the_machine_does_not_have_it() {
     let run = |more: &[&str]| {
         let attach = unique("node");
@@ -149,6 +172,78 @@ fn the_memory_of_a_node_is_refused_if_the_machine_does_not_have_it() {
     run(&["--memory", "16TiB"]).failed(1, &["this machine has", "--lazy"]);
     run(&["--memory", "8MiB", "--extent", "3MiB"]).failed(1, &["extent is 3145728", "power of two"]);
     run(&["--memory", "64GiB", "--lazy", "--extent", "1GiB"]).well();
+}
+
+/// Returns a port of this host behind which there is room, and which nobody has used before.
+fn free_port() -> u16 {
+    let any = || std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    loop {
+        let port = any().expect("a port").port();
+        if port < 65_000 {
+            return port;
+        }
+    }
+}
+
+#[test]
+fn nodes_at_auto_addresses_agree_on_a_fabric() {
+    let folder = Folder::new("auto");
+    let (one, two) = (free_port(), free_port());
+    let list = format!("one auto:127.0.0.1:{one}\ntwo auto:127.0.0.1:{two}\n");
+    let peers = folder.write("nodes.txt", list);
+    let first = Node::start(&["--peers", &peers, "--listen", &format!("auto:0.0.0.0:{one}")]);
+    let second = Node::start(&["--peers", &peers, "--name", "two"]);
+    for (node, name, why) in [
+        (&first, "one", "all of the list are on this host".to_owned()),
+        (&second, "two", format!("auto:127.0.0.1:{one} is on it")),
+    ] {
+        assert!(node.line().starts_with(&format!("node {name}, one of 2, ")));
+        let port = if name == "one" { one } else { two };
+        assert_eq!(node.line(), format!("fabric: shm:auto-127.0.0.1:{port}: {why}"));
+    }
+    dunlin(first.words(&["tier", "put", "shared", "--text", "on the other", "--on", "two"])).well();
+    assert_eq!(dunlin(second.words(&["tier", "get", "shared"])).well().out, b"on the other");
+    second.end();
+
+    let attach = unique("node");
+    let run = |more: &[&str]| dunlin([&["node", "run", "--attach", &attach], more].concat());
+    // The first one is on shared memory, whatever the second one prefers.
+    run(&["--peers", &peers, "--name", "two", "--without", "shm"]).failed(
+        1,
+        &[
+            &format!("auto:127.0.0.1:{one} is on shm, which this process cannot use"),
+            "disabled",
+            "--without shm",
+        ],
+    );
+    run(&["--peers", &peers, "--name", "one"]).failed(1, &["cannot listen at", "running there already"]);
+    run(&["--peers", &peers, "--name", "two", "--listen", "auto:127.0.0.1:9"]).failed(1, &["another port"]);
+    run(&["--peers", &peers, "--name", "two", "--listen", "shm:two"]).failed(1, &["different fabrics"]);
+    run(&["--peers", &peers, "--listen", "auto:0.0.0.0:9"]).failed(1, &["--name one of: one, two"]);
+    run(&["--listen", "auto:127.0.0.1:0"]).failed(1, &["a port from 1 to 65532"]);
+    let mixed = folder.write("mixed.txt", "one auto:h:7100\ntwo rdma:i:7100\n");
+    run(&["--peers", &mixed, "--name", "one"]).failed(1, &["line 2", "for all of them, or for none"]);
+    let none = ["--without", "shm", "--without", "rdma", "--without", "ofi"];
+    let listen = format!("auto:127.0.0.1:{two}");
+    run(&[&["--listen", &listen], &none[..]].concat())
+        .failed(1, &["no fabric for the list: not shm: it is disabled", "not rdma: ", "not ofi: "]);
+    run(&["--etcd", "http://127.0.0.1:1", "--name", "one", "--listen", &listen]).failed(1, &[]);
+}
+
+#[test]
+fn a_node_at_an_auto_address_takes_the_fabric_of_the_directory() {
+    let directory = unique("directory");
+    let running = Running::start(["node", "directory", &directory, "--for", "100"]);
+    assert_eq!(running.line(), format!("listening on {directory}"));
+    let port = free_port();
+    let listen = format!("auto:127.0.0.1:{port}");
+    let node = Node::start(&["--directory", &directory, "--name", "one", "--listen", &listen]);
+    assert!(node.line().starts_with("node one, one of 1, "));
+    assert_eq!(node.line(), format!("fabric: shm:auto-127.0.0.1:{port}: the directory is on it"));
+    node.status_with("1 of 1 nodes are alive");
+    node.end();
+    running.signal("KILL");
+    running.end();
 }
 
 #[test]
@@ -372,6 +467,8 @@ fn a_node_is_drained_and_leaves_without_a_loss() {
     dunlin(two.words(&["node", "drain", "--to", "four"])).failed(1, &["no four"]);
     let drained = dunlin(two.words(&["node", "drain"])).well();
     assert!(drained.errors.contains("7 regions moved away"), "{}", drained.errors);
+    let named = "1 regions were made at two and end with it: own. To keep one, copy it at another node (dunlin tier cp";
+    assert!(drained.errors.contains(named), "{}", drained.errors);
     let again = dunlin(two.words(&["node", "drain"])).well();
     assert!(again.errors.contains("0 regions moved away"), "{}", again.errors);
     let stays = dunlin(two.words(&["node", "leave"]));
@@ -393,6 +490,74 @@ fn a_node_is_drained_and_leaves_without_a_loss() {
     // Without another node there is nowhere to move to, and nothing has to.
     let nothing = dunlin(three.words(&["node", "drain"])).well();
     assert!(nothing.errors.contains(" regions moved away"), "{}", nothing.errors);
+}
+
+/// Ctrl-C ends a drain between two regions: those before it have moved, the others are as they were, and a second drain
+/// goes on.
+#[test]
+fn an_interrupted_drain_leaves_every_region_whole() {
+    const REGIONS: usize = 300;
+    let folder = Folder::new("interrupted");
+    let (one, two) = (unique("one"), unique("two"));
+    let peers = folder.write("nodes.txt", format!("one {one}\ntwo {two}\n"));
+    let [first, second] = ["one", "two"].map(|name| Node::start(&["--peers", &peers, "--name", name]));
+    let [maker, operator] = [&first, &second].map(|node| {
+        dunlin_tier_client::Tier::attach(&node.attach.parse().expect("an address")).expect("a node")
+    });
+    let bytes = |number: usize| vec![number as u8; 3000 + number];
+    let spec = |number: usize| dunlin_tier_client::Spec::on("two").named(format!("lent/{number}"));
+    let regions: Vec<_> = (0..REGIONS)
+        .map(|number| {
+            let region = maker.malloc(bytes(number).len() as u64, spec(number)).expect("memory");
+            region.write(0, &bytes(number)).expect("written");
+            region
+        })
+        .collect();
+    let lent = || {
+        let (mut all, mut more) = (Vec::new(), true);
+        while more {
+            let lent = operator.lent(all.last()).expect("an answer");
+            more = lent.more;
+            all.extend(lent.regions);
+        }
+        all.len()
+    };
+    let is_whole = || {
+        for (number, region) in regions.iter().enumerate() {
+            let mut found = vec![0; bytes(number).len()];
+            if region.read(0, &mut found).is_err() {
+                // It has moved.
+                let again = maker.map(format!("lent/{number}"), dunlin_tier_client::Rights::READ);
+                again.expect("its name").read(0, &mut found).expect("read");
+            }
+            assert!(found == bytes(number), "region {number}");
+        }
+    };
+    assert_eq!(lent(), REGIONS);
+    let drain = Running::start(second.words(&["node", "drain"]));
+    let begin = Instant::now();
+    while lent() == REGIONS {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no region moves");
+    }
+    drain.signal("INT");
+    let ended = drain.end();
+    assert_eq!(ended.code(), Some(130), "{}", ended.errors);
+    let moved = ended.errors.split_once(" regions moved away, ").expect("how many").0;
+    let moved: usize =
+        moved.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!((1..REGIONS).contains(&moved), "{moved}");
+    assert!(ended.errors.contains("the other regions stay as they were; run the command again"));
+    // The memory that the last ones have left is released soon.
+    while lent() > REGIONS - moved {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{} and not {}", lent(), REGIONS - moved);
+    }
+    assert_eq!(lent(), REGIONS - moved);
+    is_whole();
+    let again = dunlin(second.words(&["node", "drain"])).well();
+    let rest = format!("{} regions moved away", REGIONS - moved);
+    assert!(again.errors.contains(&rest), "{rest} is not in: {}", again.errors);
+    assert_eq!(lent(), 0);
+    is_whole();
 }
 
 #[test]

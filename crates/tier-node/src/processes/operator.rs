@@ -23,18 +23,23 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             OperatorRequest::Leave { force } => Ok(self.leave(force).encode()),
             OperatorRequest::FreeNamed { name } => self.free_named(&name),
             OperatorRequest::Lent { after } => Ok(self.lent(after).encode()),
+            OperatorRequest::Held => Ok(self.held().encode()),
             OperatorRequest::MoveAway { id, to } => self.move_away(id, &to),
         }
     }
 
     fn leave(&self, force: bool) -> Holdings {
-        let (names, named) = self.tier.named_regions(MAX_HELD_NAMES);
-        let bytes = self.tier.lent_memory();
-        let leaves = force || (named == 0 && bytes == 0);
-        if leaves {
+        let mut held = self.held();
+        held.leaves = force || (held.named == 0 && held.bytes == 0);
+        if held.leaves {
             self.leaves.store(true, Ordering::Relaxed);
         }
-        Holdings { leaves, names, named, bytes }
+        held
+    }
+
+    fn held(&self) -> Holdings {
+        let (names, named) = self.tier.named_regions(MAX_HELD_NAMES);
+        Holdings { leaves: false, names, named, bytes: self.tier.lent_memory() }
     }
 
     /// Frees a region that was made at this node, in the name of the node.

@@ -9,6 +9,7 @@ use crate::forward::Board;
 use crate::kept::{KeptNumber, KeptProcess, PROCESS_HANDLE};
 use crate::lives::{self, Life};
 use crate::lmr::Lmr;
+use crate::path_count::PathCount;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, PeerIdentity};
 use dunlin_rpc::ConnectionObserver;
@@ -494,6 +495,9 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         // As long as a text of a message may be.
         let mut trouble = self.tier.trouble().unwrap_or_default();
         trouble.truncate(trouble.floor_char_boundary(255));
+        let PathCount { count: paths, reason } = self.tier.path_count();
+        let mut paths_reason = reason.to_string();
+        paths_reason.truncate(paths_reason.floor_char_boundary(255));
         NodeStatus {
             node: self.tier.name().to_owned(),
             memory: self.tier.memory(),
@@ -507,7 +511,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             refused: self.refused.load(Ordering::Relaxed),
             ran: self.counters.ran(),
             regions: self.tier.regions(),
-            paths: self.tier.node().config.paths,
+            paths,
+            paths_reason,
             queue_pairs: self.tier.node().queue_pairs(),
             call_connections: self.tier.node().call_connections(),
             calls: self.tier.node().board.under_way() as u32,

@@ -5,8 +5,8 @@ use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Task};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
 use dunlin_tier_node::{
-    JoinError, Limit, Lmr, OperationError, Policy, Priority, QosConfig, QosError, Rights, Share, Spec, Tier,
-    TierConfig,
+    JoinError, Limit, Lmr, OperationError, PathCount, PathReason, Policy, Priority, QosConfig, QosError,
+    Rights, Share, Spec, Tier, TierConfig,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -280,6 +280,15 @@ fn settings_without_a_meaning_are_refused() {
                 start(QosConfig { policy, ..QosConfig::default() }),
                 QosError::Paths { low: 2, paths: 2 }
             );
+            // The number of paths by the device is checked like a given one.
+            let mut settings = config(Scheme::Sim, "refused", &NAMES, "alice");
+            settings.qos = QosConfig { policy, ..QosConfig::default() };
+            match Tier::within(sim, settings) {
+                Err(JoinError::Qos(QosError::Paths { low: 2, paths: 2 })) => {}
+                other => panic!("{other:?}"),
+            }
+            let tier = Tier::within(sim, config(Scheme::Sim, "default", &NAMES, "alice")).unwrap();
+            assert_eq!(tier.path_count(), PathCount { count: 2, reason: PathReason::Unknown });
         },
     );
 }

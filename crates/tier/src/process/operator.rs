@@ -13,6 +13,8 @@ pub const FREE_NAMED: u16 = 40;
 pub const LENT: u16 = 41;
 /// Moves a region of another node away from the node's memory.
 pub const MOVE_AWAY: u16 = 42;
+/// Asks for the regions that end with the node. Answer: [`Holdings`].
+pub const HELD: u16 = 43;
 
 /// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub enum OperatorRequest {
         /// The name of the node that shall store it.
         to: String,
     },
+    /// [`HELD`].
+    Held,
 }
 
 impl OperatorRequest {
@@ -49,6 +53,7 @@ impl OperatorRequest {
             OperatorRequest::FreeNamed { .. } => FREE_NAMED,
             OperatorRequest::Lent { .. } => LENT,
             OperatorRequest::MoveAway { .. } => MOVE_AWAY,
+            OperatorRequest::Held => HELD,
         }
     }
 
@@ -60,6 +65,7 @@ impl OperatorRequest {
             OperatorRequest::Lent { after: Some(after) } => writer.u8(1).id(*after),
             OperatorRequest::Lent { after: None } => writer.u8(0),
             OperatorRequest::MoveAway { id, to } => writer.id(*id).text(to.as_bytes()),
+            OperatorRequest::Held => writer,
         }
     }
 
@@ -69,12 +75,13 @@ impl OperatorRequest {
             FREE_NAMED => OperatorRequest::FreeNamed { name: reader.name()? },
             LENT => OperatorRequest::Lent { after: if reader.flag()? { Some(reader.id()?) } else { None } },
             MOVE_AWAY => OperatorRequest::MoveAway { id: reader.id()?, to: reader.string()? },
+            HELD => OperatorRequest::Held,
             _ => return Err(Malformed),
         })
     }
 }
 
-/// The answer to [`LEAVE`]: the regions that end with the node.
+/// The answer to [`LEAVE`] and [`HELD`]: the regions that end with the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Whether the node leaves. It does if there are no such regions, or if it was told to leave all the same.

@@ -170,6 +170,8 @@ pub struct NodeStatus {
     pub regions: u64,
     /// Queue pairs to each other node that operations on memory may use.
     pub paths: u16,
+    /// The reason for this number, in words.
+    pub paths_reason: String,
     /// Queue pairs to other nodes that the paths have made, all nodes together.
     pub queue_pairs: u32,
     /// Connections to other nodes that calls and requests about locks have made: one for each kind and node.
@@ -208,7 +210,12 @@ impl NodeStatus {
             }
         }
         writer = writer.u64(self.ran.at_once).u64(self.ran.later).u64(self.ran.pool);
-        writer = writer.u64(self.regions).u16(self.paths).u32(self.queue_pairs).u32(self.call_connections);
+        writer = writer
+            .u64(self.regions)
+            .u16(self.paths)
+            .text(self.paths_reason.as_bytes())
+            .u32(self.queue_pairs)
+            .u32(self.call_connections);
         writer = writer.u32(self.calls);
         for priority in &self.priorities {
             writer = priority.write(writer);
@@ -243,7 +250,7 @@ impl NodeStatus {
         };
         let pages = has_pages.then(&mut pages).transpose()?;
         let ran = Ran { at_once: reader.u64()?, later: reader.u64()?, pool: reader.u64()? };
-        let (regions, paths) = (reader.u64()?, reader.u16()?);
+        let (regions, paths, paths_reason) = (reader.u64()?, reader.u16()?, reader.string()?);
         let (queue_pairs, call_connections, calls) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let priorities = [PriorityStatus::read(&mut reader)?, PriorityStatus::read(&mut reader)?];
         let nodes = (0..reader.u16()?).map(|_| reader.string()).collect::<Result<_, _>>()?;
@@ -269,6 +276,7 @@ impl NodeStatus {
             ran,
             regions,
             paths,
+            paths_reason,
             queue_pairs,
             call_connections,
             calls,

@@ -121,6 +121,7 @@ fn operator() -> impl Strategy<Value = OperatorRequest> {
     prop_oneof![
         any::<bool>().prop_map(|force| OperatorRequest::Leave { force }),
         name().prop_map(|name| OperatorRequest::FreeNamed { name }),
+        Just(OperatorRequest::Held),
         prop::option::of(lmr_id()).prop_map(|after| OperatorRequest::Lent { after }),
         (lmr_id(), "[a-z]{0,255}").prop_map(|(id, to)| OperatorRequest::MoveAway { id, to }),
     ]
@@ -267,6 +268,7 @@ fn status() -> impl Strategy<Value = NodeStatus> {
                 ran: Ran { at_once, later, pool },
                 regions,
                 paths,
+                paths_reason: format!("there are {paths}"),
                 queue_pairs: calls / 2,
                 call_connections: calls / 3,
                 calls,

@@ -4,78 +4,14 @@
 //! `kept_over PREFIX [DUNLIN]`: PREFIX is an address without its port, for example `ofi:tcp:127.0.0.1`; ports 7160 and
 //! 7170 follow.
 
-use dunlin_fabric::{Address, Scheme};
-use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-use dunlin_tier_client::{AttachConfig, Lmr, Rights, Spec, Tier};
-use std::error::Error;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod over;
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+use dunlin_tier_client::{Lmr, Rights, Spec, Tier};
+use over::{Cluster, Outcome, same, wait};
 
-/// Nothing takes so long, in a guest without KVM either.
-const HANG: Duration = Duration::from_secs(120);
 const LENGTH: usize = 100_000;
 /// Five of eight extents.
 const WIDE: usize = 19 << 20;
-
-/// A process that ends with this value.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Repeats an attempt until it gives a value.
-fn wait<T>(what: &str, mut attempt: impl FnMut() -> Outcome<T>) -> Outcome<T> {
-    let begin = Instant::now();
-    loop {
-        match attempt() {
-            Ok(value) => return Ok(value),
-            Err(error) if begin.elapsed() > HANG => return Err(format!("{what}: {error}").into()),
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
-}
-
-/// The two nodes, their keeper, and the commands that start them.
-struct Cluster {
-    dunlin: PathBuf,
-    tag: String,
-    peers: PathBuf,
-}
-
-impl Cluster {
-    fn attach_name(&self, node: &str) -> String {
-        format!("shm:kept-over-{}-{node}", self.tag)
-    }
-
-    fn start(&self, words: &[&str]) -> Outcome<Ended> {
-        let child = Command::new(&self.dunlin).arg("node").args(words).stdout(Stdio::null()).spawn();
-        Ok(Ended(child.map_err(|error| format!("{}: {error}", self.dunlin.display()))?))
-    }
-
-    fn node(&self, node: &str, keeper: Option<&str>) -> Outcome<Ended> {
-        let (peers, attach) = (self.peers.display().to_string(), self.attach_name(node));
-        let mut words = vec!["run", "--peers", &peers, "--name", node, "--attach", &attach];
-        words.extend(["--memory", "32MiB"]);
-        words.extend(keeper.map(|keeper| ["--keeper", keeper]).into_iter().flatten());
-        self.start(&words)
-    }
-
-    fn attach(&self, node: &str) -> Outcome<Tier> {
-        let fabric = ShmFabric::new(ShmConfig::default())?;
-        let address: Address = self.attach_name(node).parse()?;
-        assert_eq!(address.scheme(), Scheme::Shm);
-        let config = AttachConfig { timeout: HANG, ..AttachConfig::new(address) };
-        wait("a node", || Ok(Tier::attach_with(&fabric, config.clone())?))
-    }
-}
 
 /// Waits until a region has these bytes from `offset` on. The first operation after a restart meets the end of the
 /// connection, and a processor sees the bytes of a WRITE a little after its completion.
@@ -83,10 +19,7 @@ fn has(region: &Lmr, offset: u64, expected: &[u8]) -> Outcome {
     let mut bytes = vec![0; expected.len()];
     wait("the bytes of a region", || {
         region.read(offset, &mut bytes)?;
-        match bytes.iter().zip(expected).position(|(one, other)| one != other) {
-            Some(place) => Err(format!("byte {place} is {}, not {}", bytes[place], expected[place]).into()),
-            None => Ok(()),
-        }
+        same(&bytes, expected)
     })
 }
 
@@ -95,7 +28,7 @@ fn is_filled(region: &Lmr, byte: u8) -> Outcome {
 }
 
 fn run(cluster: &Cluster) -> Outcome {
-    let keeper = format!("shm:kept-over-{}-keeper", cluster.tag);
+    let keeper = cluster.attach_name("keeper");
     let _keeper = cluster.start(&["keep", &keeper])?;
     let _two = cluster.node("two", None)?;
     // The keeper may not listen yet.
@@ -173,14 +106,5 @@ fn run(cluster: &Cluster) -> Outcome {
 }
 
 fn main() -> Outcome {
-    let mut words = std::env::args().skip(1);
-    let prefix = words.next().ok_or("give an address without its port")?;
-    let dunlin = words.next().map_or_else(|| PathBuf::from("dunlin"), PathBuf::from);
-    let tag = std::process::id().to_string();
-    let peers = std::env::temp_dir().join(format!("kept-over-{tag}"));
-    std::fs::write(&peers, format!("one {prefix}:7160\ntwo {prefix}:7170\n"))?;
-    let cluster = Cluster { dunlin, tag, peers };
-    let outcome = run(&cluster);
-    std::fs::remove_file(&cluster.peers)?;
-    outcome
+    run(&Cluster::new("kept-over", &[("one", 7160), ("two", 7170)])?.0)
 }

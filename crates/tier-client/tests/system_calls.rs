@@ -1,0 +1,163 @@
+//! Operations of an attached process make no system call but those of its waiting: by the default plan a thread whose answer
+//! takes longer than 20 us sleeps, and wakes the node's worker if that sleeps. So a request makes three calls at most
+//! (`futex` to wake, `membarrier` and `futex` to sleep), and none while both are awake. A seccomp filter counts them, and
+//! ends the process at any other call.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use dunlin_system_calls::{Process, play, ready};
+use std::io::Read as _;
+
+#[path = "all/common.rs"]
+#[allow(dead_code)]
+mod common;
+
+#[cfg(target_arch = "x86_64")]
+mod watched {
+    use super::*;
+    use common::{HANG, config, serve};
+    use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+    use dunlin_system_calls::{UNEXPECTED, count_sleeps, end, sleeps};
+    use dunlin_tier_client::{AttachConfig, Buffer, Lmr, Operations, Spec, Tier};
+    use dunlin_tier_node::TierConfig;
+    use std::ops::Range;
+    use std::process::ExitStatus;
+
+    /// Operations before the filter is installed, of each kind.
+    const WARM_UP: u64 = 500;
+    /// Operations with the filter, of each kind.
+    const OPERATIONS: u64 = 10_000;
+    /// The exit statuses of a process that survived the filter.
+    const WRONG: i32 = 3;
+    const TOO_MANY: i32 = 4;
+    const LENGTH: u64 = 200_000;
+    const NODES: [&str; 2] = ["own", "other"];
+    const KINDS: [&str; 6] = ["write", "read", "fetch_add", "compare_swap", "list", "buffer"];
+
+    pub(super) fn roles() {
+        play(&[("nodes", nodes), ("user", user), ("offender", offender)]);
+    }
+
+    /// Two nodes, of which the first one serves processes, until the input ends.
+    fn nodes(tag: &str) {
+        // Buffers of a process that has just ended may still be there.
+        let settings = |name| TierConfig { memory: 64 << 20, ..config(tag, &NODES, name) };
+        let serving = NODES.map(|name| serve(settings(name), tag, |_| {}));
+        println!("{}", serving[0].address);
+        let mut nothing = Vec::new();
+        let _ = std::io::stdin().read_to_end(&mut nothing);
+    }
+
+    /// Makes the operations of one kind. Returns whether all had the right result.
+    fn operate(kind: &str, region: &Lmr<ShmFabric>, buffer: &mut Buffer, rounds: Range<u64>) -> bool {
+        let (mut bytes, word) = ([7; 3000], LENGTH - 64);
+        rounds.into_iter().all(|round| {
+            let offset = round * 4088 % 100_000;
+            match kind {
+                "write" => region.write(offset, &bytes[..64]).is_ok(),
+                "read" => region.read(offset, &mut bytes).is_ok_and(|()| bytes[2999] == 7),
+                "fetch_add" => region.fetch_add(word, 1).is_ok_and(|old| old == round),
+                "compare_swap" => {
+                    region.compare_swap(word + 8, round, round + 1).is_ok_and(|old| old == round)
+                }
+                "list" => {
+                    let (some, others) = bytes.split_at_mut(1000);
+                    let list = Operations::new().write(region, offset, some);
+                    let outcomes =
+                        list.read(region, offset + 5000, others).fetch_add(region, word + 16, 1).run();
+                    outcomes.is_ok_and(|outcomes| {
+                        outcomes.iter().all(Result::is_ok)
+                            && outcomes[2].as_ref().is_ok_and(|done| done.old() == Some(round))
+                    })
+                }
+                _ => {
+                    region.write_from(offset, buffer, 3..3003).is_ok()
+                        && region.read_into(offset, buffer, 3..3003).is_ok()
+                }
+            }
+        })
+    }
+
+    /// Operates on a region through the node, and is watched.
+    fn user(arguments: &str) {
+        let [address, place, kind] = arguments.split(',').collect::<Vec<_>>()[..] else {
+            panic!("{arguments}")
+        };
+        // Busy waits never sleep, however crowded the cores are.
+        let fabric = ShmFabric::new(ShmConfig { gives_way: false, ..ShmConfig::default() }).unwrap();
+        let config = AttachConfig { timeout: HANG, ..AttachConfig::new(address.parse().unwrap()) };
+        let tier = Tier::attach_with(&fabric, config).unwrap();
+        let region = tier.malloc(LENGTH, Spec::on(place)).unwrap();
+        region.memset(0, LENGTH - 64, 7).unwrap();
+        let mut buffer = tier.buffer(4096).unwrap();
+        assert!(operate(kind, &region, &mut buffer, 0..WARM_UP));
+        let requests = if kind == "buffer" { 2 * OPERATIONS } else { OPERATIONS };
+        ready().unwrap();
+        count_sleeps().unwrap();
+        let right = operate(kind, &region, &mut buffer, WARM_UP..WARM_UP + OPERATIONS);
+        let made = sleeps();
+        // A quarter more covers long sleeps that were interrupted.
+        let most = requests + requests / 4;
+        let few = [made.waits, made.wakes, made.barriers].into_iter().all(|count| count <= most);
+        end(match (right, few) {
+            (true, true) => 0,
+            (true, false) => TOO_MANY,
+            (false, _) => WRONG,
+        })
+    }
+
+    /// Makes one other system call with the filter installed.
+    fn offender(_: &str) {
+        ready().unwrap();
+        count_sleeps().unwrap();
+        let _ = std::fs::metadata("/");
+        end(0)
+    }
+
+    pub(super) fn operations_sleep_and_wake_at_most() {
+        let mut offender = Process::start("offender", "").unwrap();
+        assert_eq!(offender.line().unwrap(), "ready");
+        assert_eq!(offender.wait().unwrap().code(), Some(UNEXPECTED), "the filter does not watch");
+        let mut nodes = Process::start("nodes", &format!("system-calls-{}", std::process::id())).unwrap();
+        let address = nodes.line().unwrap();
+        for place in NODES {
+            for kind in KINDS {
+                // A rare call, as to wait for a lock that another thread has, is not in each attempt. One of every operation
+                // is.
+                let mut ended = Vec::new();
+                while ended.len() < 3 && !ended.last().is_some_and(ExitStatus::success) {
+                    let mut user = Process::start("user", &format!("{address},{place},{kind}")).unwrap();
+                    assert_eq!(user.line().unwrap(), "ready", "{kind} at {place}");
+                    ended.push(user.wait().unwrap());
+                }
+                assert!(
+                    ended.last().is_some_and(ExitStatus::success),
+                    "{kind} at {place} ended with {ended:?}: {UNEXPECTED} is another system call, whose number is above; \
+                     {TOO_MANY} is more than one call of a kind for a request, {WRONG} is a wrong result"
+                );
+            }
+        }
+        nodes.release();
+        assert!(nodes.wait().unwrap().success());
+    }
+}
+
+fn main() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        watched::roles();
+        let name = "operations_sleep_and_wake_at_most";
+        if std::env::args().any(|word| word == "--list") {
+            println!("{name}: test");
+            return;
+        }
+        if std::env::args()
+            .skip(1)
+            .find(|word| !word.starts_with('-'))
+            .is_none_or(|wanted| name.contains(&wanted))
+        {
+            watched::operations_sleep_and_wake_at_most();
+            println!("test {name} ... ok");
+        }
+    }
+}
