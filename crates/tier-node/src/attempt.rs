@@ -169,7 +169,6 @@ pub(crate) fn list_outcome<M: Memory>(item: &mut Item<'_, M>) -> Result<Done, Op
 }
 
 /// The outcome of an attempt with an operation that is in flight.
-#[expect(clippy::large_enum_variant, reason = "most operations are posted, and a box would be an allocation")]
 enum Begun {
     Done(Result<u64, OperationError>),
     /// Posted; and whether all parts are over.
