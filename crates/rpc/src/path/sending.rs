@@ -81,6 +81,11 @@ pub(crate) struct SendingParts<F: Fabric> {
 }
 
 impl<F: Fabric> Sending<F> {
+    /// Returns the local inbound region.
+    pub(crate) fn control(&self) -> &Region<F::Memory> {
+        &self.control
+    }
+
     pub(super) fn new(parts: SendingParts<F>) -> Self {
         Sending {
             queue_pair: parts.queue_pair,
