@@ -176,6 +176,21 @@ impl<F: Fabric> Sending<F> {
         self.posted(posted, signaled)
     }
 
+    /// Posts a request, or lists it behind those that wait.
+    pub(super) fn post_or_list(
+        &mut self,
+        domain: &mut F::Domain,
+        request: WorkRequest<'_, F::Memory>,
+    ) -> Result<(), TxError> {
+        if self.holds || self.listed > 0 {
+            return self.list(domain, request);
+        }
+        domain.post(self.queue_pair, request).map_err(|error| match error {
+            PostError::QueueFull => TxError::Full,
+            _ => TxError::Broken,
+        })
+    }
+
     /// Counts a signaled request of a queue pair that lanes share.
     pub(super) fn posted_shared(&mut self, signaled: bool) {
         self.signaled += u32::from(signaled);

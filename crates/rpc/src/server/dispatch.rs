@@ -188,7 +188,12 @@ impl<F: Fabric> Dispatcher<F> {
             }
         }
         self.out.end_batch(cx, lane, gathered)?;
-        lane.more = left == 0 || lane.has_pending();
+        let mut is_listed = lane.tx.end.has_listed();
+        if is_listed {
+            lane.tx.post_held(cx).map_err(broken)?;
+            is_listed = lane.tx.end.has_listed();
+        }
+        lane.more = left == 0 || lane.has_pending() || is_listed;
         if drained && self.clock.is_needed() {
             self.clock.catch_up(cx.fabric.host());
         }

@@ -448,13 +448,31 @@ impl<F: Fabric> ServerLane<F> {
             self.tell_credits(&mut told);
             header = told;
         }
+        if !self.sure {
+            return self.send_unsure(cx, &header, payload);
+        }
         if written {
             self.tx.single(cx, &header, payload)?;
         }
         self.mark.told();
-        if self.sure {
-            self.rx.told();
+        self.rx.told();
+        if self.is_credited() {
+            self.told_credits();
         }
+        Ok(())
+    }
+
+    /// Sends an answer that may be lost. While other requests wait, it waits for their answers, to leave with them under
+    /// one doorbell (FaSST section 4.2).
+    #[inline(never)]
+    fn send_unsure(&mut self, cx: &mut Cx<'_, F>, header: &Header, payload: &[u8]) -> Result<(), TxError> {
+        if self.tx.gathers() {
+            self.tx.hold(self.rx.is_waiting());
+        }
+        let sent = self.tx.single(cx, header, payload);
+        self.tx.hold(false);
+        sent?;
+        self.mark.told();
         if self.is_credited() {
             self.told_credits();
         }
