@@ -1,5 +1,5 @@
-//! A connection whose hello was accepted, and the lanes that it has, by number. The control thread admits and closes them;
-//! the worker's end of a lane holds its [`Admission`], whose drop makes room for another lane.
+//! A connection whose hello was accepted, and the lanes that it has, by number. The control thread admits and closes
+//! them; the worker's end of a lane holds its [`Admission`], whose drop makes room for another lane.
 
 use dunlin_wire::handshake::RefusalCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

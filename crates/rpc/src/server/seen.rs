@@ -1,10 +1,11 @@
-//! The last call seen in each slot of a lane, so that no call id is executed twice, and a bound of the time when it was taken.
+//! The last call seen in each slot of a lane, so that no call id is executed twice, and a bound of the time when it was
+//! taken.
 //!
-//! A slot takes three bytes: the generation (20 bits), and a step of the lane's own scale of time (4 bits). The scale has
-//! 15 steps that begin at a base. When they are used up, the base moves on, and the width of a step follows the shortest
-//! time for which slots are in use, so that a bound is exact to a quarter of that time, or to 16 us if that is more. A slot
-//! that is used twice within a step makes steps shorter at once. Step 0 says that nothing is known any more. Bounds are
-//! never too late: a server begins no call after its deadline.
+//! A slot takes three bytes: the generation (20 bits), and a step of the lane's own scale of time (4 bits). The scale
+//! has 15 steps that begin at a base. When they are used up, the base moves on, and the width of a step follows the
+//! shortest time for which slots are in use, so that a bound is exact to a quarter of that time, or to 16 us if that is
+//! more. A slot that is used twice within a step makes steps shorter at once. Step 0 says that nothing is known any
+//! more. Bounds are never too late: a server begins no call after its deadline.
 
 use crate::path::call_id::SLOT_BITS;
 
