@@ -537,10 +537,7 @@ impl Watched for LinkShared {
 /// A control connection to a process on this host. Clones are the same connection; dropping the last clone
 /// closes it.
 #[derive(Clone, Debug)]
-pub struct ShmLink {
-    shared: Arc<LinkShared>,
-    _closer: Arc<Closer>,
-}
+pub struct ShmLink(Arc<Closer>);
 
 /// Closes the link when the last user handle is dropped; keeps the control thread running until then.
 #[derive(Debug)]
@@ -557,21 +554,21 @@ impl Drop for Closer {
 
 impl ShmLink {
     pub(crate) fn new(shared: Arc<LinkShared>, io: Arc<Io>) -> Self {
-        ShmLink { _closer: Arc::new(Closer { shared: Arc::clone(&shared), _io: io }), shared }
+        ShmLink(Arc::new(Closer { shared, _io: io }))
     }
 
     pub(crate) fn shared(&self) -> &Arc<LinkShared> {
-        &self.shared
+        &self.0.shared
     }
 
     /// Returns memory that the peer has granted under a key, for loads and stores of this process; `None` for an unknown
     /// key. The memory stays mapped as long as a view of it exists, also after a revocation.
     pub fn view(&self, key: RegionKey) -> Option<ShmView> {
-        self.shared.import(key).map(ShmView::new)
+        self.shared().import(key).map(ShmView::new)
     }
 
     fn take(&self, until: Nanos) -> Result<Vec<u8>, Nothing> {
-        let shared = &self.shared;
+        let shared = self.shared();
         shared.inbox.take(until, || shared.listen(true))
     }
 }
@@ -584,7 +581,7 @@ impl Link for ShmLink {
         if message.len() > MAX_CONTROL_MESSAGE {
             return Err(LinkError::TooLong { length: message.len(), limit: MAX_CONTROL_MESSAGE });
         }
-        self.shared.send_frame(&Frame::Message(message), None)
+        self.shared().send_frame(&Frame::Message(message), None)
     }
 
     fn receive(&self, until: Nanos) -> Result<Vec<u8>, LinkError> {
@@ -602,26 +599,26 @@ impl Link for ShmLink {
     }
 
     fn grant(&self, memory: &Arc<ShmMemory>, access: Access) -> Result<RegionKey, GrantError> {
-        self.shared.grant_as(memory, access, true, false)
+        self.shared().grant_as(memory, access, true, false)
     }
 
     fn revoke(&self, key: RegionKey) {
-        self.shared.revoke(key, true);
+        self.shared().revoke(key, true);
     }
 
     fn is_alive(&self) -> bool {
-        self.shared.is_alive()
+        self.shared().is_alive()
     }
 
     fn peer(&self) -> PeerIdentity {
-        self.shared.peer.clone()
+        self.shared().peer.clone()
     }
 
     fn subscribe(&self, subscription: Subscription<RealSignal>) {
-        self.shared.inbox.subscribe(subscription);
+        self.shared().inbox.subscribe(subscription);
     }
 
     fn close(&self) {
-        self.shared.close("this side closed the connection");
+        self.shared().close("this side closed the connection");
     }
 }

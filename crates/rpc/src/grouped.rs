@@ -32,6 +32,7 @@ pub(crate) mod cycle;
 pub(crate) mod leadership;
 pub(crate) mod member;
 pub(crate) mod schedule;
+pub(crate) mod sorted;
 pub(crate) mod tenant;
 pub(crate) mod zones;
 

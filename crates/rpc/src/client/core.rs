@@ -24,6 +24,10 @@ use dunlin_fabric::{
 use dunlin_wire::LINE;
 use dunlin_wire::handshake::{Grant, LaneReady, Record};
 
+mod held;
+
+pub(crate) use self::held::Holding;
+
 /// Queue-pair health and send completions are checked every 64 polls.
 const HEALTH_EVERY: u32 = 64;
 /// The control connections are read every 4096 polls.
@@ -479,6 +483,7 @@ impl<F: Fabric> Core<F> {
             events += self.poll(self.send_completions);
         }
         if !healthy {
+            self.post_held();
             self.check_health();
         }
         events

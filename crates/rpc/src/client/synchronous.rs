@@ -1,6 +1,7 @@
 //! The client of one thread. It drives the engine itself, so a busy call takes no lock and involves no other
 //! thread.
 
+mod held;
 mod memory;
 mod ready;
 mod shared;

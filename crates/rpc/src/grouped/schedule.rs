@@ -19,8 +19,8 @@
 //! | a client that was not served yet | not stated | the median class |
 
 use super::cycle::CycleGroup;
+use super::sorted::SortedMap;
 use dunlin_fabric::Nanos;
-use std::collections::BTreeMap;
 
 /// Identifies a client, of which all lanes are in one group: the session of its connection; or where several servers share
 /// a schedule, the identity of its hello.
@@ -73,16 +73,38 @@ struct Usage {
     calls: u64,
     bytes: u64,
     past: Past,
-    /// `None` before the first slice.
-    class: Option<Class>,
+    /// [`UNKNOWN`] before the first slice.
+    class: Class,
+    /// The client's lanes on this server; 0 if the client is known from another one.
+    lanes: u16,
 }
 
-/// Requests of earlier slices, their bytes, and the time for which the client was served, in nanoseconds.
+impl Usage {
+    fn class(&self) -> Option<Class> {
+        (self.class != UNKNOWN).then_some(self.class)
+    }
+}
+
+/// The class of a client that was not served yet. Greater than any other, of which 2^16 / [`OCTAVE`] powers of two fit.
+const UNKNOWN: Class = Class::MAX;
+
+/// Requests of earlier slices, their bytes, and the time for which the client was served, in nanoseconds: at most those of
+/// few default slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Past {
-    calls: u64,
-    bytes: u64,
-    time: Nanos,
+    calls: u32,
+    bytes: u32,
+    time: u32,
+}
+
+impl Past {
+    /// Halves all numbers, as often as they need to fit.
+    fn half(calls: u64, bytes: u64, time: Nanos) -> Past {
+        let shift =
+            (1..64).find(|shift| (calls.max(bytes).max(time) >> shift) <= u32::MAX.into()).unwrap_or(1);
+        let part = |number: u64| (number >> shift) as u32;
+        Past { calls: part(calls), bytes: part(bytes), time: part(time) }
+    }
 }
 
 /// A slice counts for at most this number of default ones. The slice of a lone group lasts as long as the group is alone,
@@ -134,7 +156,9 @@ impl Level {
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     settings: Settings,
-    usage: BTreeMap<ClientId, Usage>,
+    usage: SortedMap<ClientId, Usage>,
+    /// The number of clients with lanes on this server.
+    own: usize,
     /// In the order in which they are served; never empty, and without empty groups unless there is only one.
     groups: Vec<Group>,
     running: usize,
@@ -155,7 +179,8 @@ impl Schedule {
         Schedule {
             whole: settings.size,
             settings,
-            usage: BTreeMap::new(),
+            usage: SortedMap::default(),
+            own: 0,
             groups,
             running: 0,
             began: 0,
@@ -188,10 +213,10 @@ impl Schedule {
     /// Adds a client to the smallest group. A group that is too large then is split at the next switch. No effect on
     /// a client that is there already.
     pub(crate) fn join(&mut self, client: ClientId) {
-        if self.usage.contains_key(&client) {
+        if self.usage.get(client).is_some() {
             return;
         }
-        self.usage.insert(client, Usage::default());
+        self.usage.insert(client, Usage { class: UNKNOWN, ..Usage::default() });
         let several = self.groups.len() > 1;
         if let Some(group) = self.groups.iter_mut().min_by_key(|group| group.clients.len()) {
             self.has_grown |= several && group.clients.len() >= self.settings.size;
@@ -201,9 +226,8 @@ impl Schedule {
 
     /// Removes a client. A group that is too small then is merged at the next switch.
     pub(crate) fn leave(&mut self, client: ClientId) {
-        if self.usage.remove(&client).is_none() {
-            return;
-        }
+        let Some(usage) = self.usage.remove(client) else { return };
+        self.own -= usize::from(usage.lanes > 0);
         self.groups.iter_mut().for_each(|group| group.clients.retain(|other| *other != client));
         if self.groups.len() > 1
             && let Some(empty) = self.groups.iter().position(|group| group.clients.is_empty())
@@ -215,9 +239,45 @@ impl Schedule {
         }
     }
 
+    /// Adds a lane of a client of this server. Returns whether it is the first one.
+    pub(crate) fn add_lane(&mut self, client: ClientId) -> bool {
+        self.join(client);
+        let Some(usage) = self.usage.get_mut(client) else { return false };
+        usage.lanes += 1;
+        self.own += usize::from(usage.lanes == 1);
+        usage.lanes == 1
+    }
+
+    /// Removes a lane of a client, which stays a client. Returns whether it was the last one; `None` if it had none.
+    pub(crate) fn remove_lane(&mut self, client: ClientId) -> Option<bool> {
+        let usage = self.usage.get_mut(client).filter(|usage| usage.lanes > 0)?;
+        usage.lanes -= 1;
+        self.own -= usize::from(usage.lanes == 0);
+        Some(usage.lanes == 0)
+    }
+
+    /// Returns whether a client has lanes on this server.
+    pub(crate) fn has_lanes(&self, client: ClientId) -> bool {
+        self.usage.get(client).is_some_and(|usage| usage.lanes > 0)
+    }
+
+    /// Returns the clients with lanes on this server, and their number.
+    pub(crate) fn own(&self) -> impl Iterator<Item = ClientId> {
+        self.usage.iter().filter(|(_, usage)| usage.lanes > 0).map(|(client, _)| client)
+    }
+
+    pub(crate) fn own_count(&self) -> usize {
+        self.own
+    }
+
+    /// As [`own`](Schedule::own), from a client on.
+    pub(crate) fn own_from(&self, client: ClientId) -> impl Iterator<Item = ClientId> {
+        self.usage.from(client).filter(|(_, usage)| usage.lanes > 0).map(|(client, _)| client)
+    }
+
     /// Counts requests of a client.
     pub(crate) fn count(&mut self, client: ClientId, calls: u64, bytes: u64) {
-        if let Some(usage) = self.usage.get_mut(&client) {
+        if let Some(usage) = self.usage.get_mut(client) {
             (usage.calls, usage.bytes) =
                 (usage.calls.saturating_add(calls), usage.bytes.saturating_add(bytes));
         }
@@ -294,7 +354,7 @@ impl Schedule {
 
     /// Takes the requests of a client that were counted, and their bytes.
     pub(crate) fn take_counts(&mut self, client: ClientId) -> (u64, u64) {
-        let Some(usage) = self.usage.get_mut(&client) else { return (0, 0) };
+        let Some(usage) = self.usage.get_mut(client) else { return (0, 0) };
         (std::mem::take(&mut usage.calls), std::mem::take(&mut usage.bytes))
     }
 
@@ -303,17 +363,17 @@ impl Schedule {
         let most = self.settings.slice.saturating_mul(LONGEST).min(length);
         let scaled = |count: u64| (u128::from(count) * u128::from(most) / u128::from(length.max(1))) as u64;
         for client in clients {
-            let Some(usage) = self.usage.get_mut(client) else { continue };
-            let calls = usage.past.calls.saturating_add(scaled(usage.calls));
-            let bytes = usage.past.bytes.saturating_add(scaled(usage.bytes));
-            let time = usage.past.time.saturating_add(most);
-            let past = Past { calls: calls / 2, bytes: bytes / 2, time: time / 2 };
-            *usage = Usage { calls: 0, bytes: 0, past, class: Some(class(calls, bytes, time)) };
+            let Some(usage) = self.usage.get_mut(*client) else { continue };
+            let calls = scaled(usage.calls).saturating_add(usage.past.calls.into());
+            let bytes = scaled(usage.bytes).saturating_add(usage.past.bytes.into());
+            let time = most.saturating_add(usage.past.time.into());
+            let (past, class) = (Past::half(calls, bytes, time), class(calls, bytes, time));
+            *usage = Usage { calls: 0, bytes: 0, past, class, ..*usage };
         }
     }
 
     fn class_of(&self, client: ClientId) -> Option<Class> {
-        self.usage.get(&client)?.class
+        self.usage.get(client)?.class()
     }
 
     /// Returns the median class of clients, among those that were served.
@@ -326,7 +386,7 @@ impl Schedule {
     /// Returns whether a client has another level than its group, or a group another one than it was made for. A group
     /// of busier clients may have others, if there are too few.
     fn has_moved(&self) -> bool {
-        let Some(all) = self.median(self.usage.keys().copied()) else { return false };
+        let Some(all) = self.median(self.usage.iter().map(|(client, _)| client)) else { return false };
         self.groups.len() > 1
             && self.groups.iter().any(|group| {
                 let Some(median) = self.median(group.clients.iter().copied()) else { return false };
@@ -339,11 +399,11 @@ impl Schedule {
 
     /// Assigns every client to a group of its level.
     fn deal(&mut self) {
-        let median = self.median(self.usage.keys().copied()).unwrap_or(0);
+        let median = self.median(self.usage.iter().map(|(client, _)| client)).unwrap_or(0);
         let by_priority = self.settings.by_priority;
-        let of = |usage: &Usage| usage.class.filter(|_| by_priority).unwrap_or(median);
+        let of = |usage: &Usage| usage.class().filter(|_| by_priority).unwrap_or(median);
         let mut sorted: Vec<(Level, Class, ClientId)> = (self.usage.iter())
-            .map(|(client, usage)| (Level::of(of(usage), median, Level::Usual), of(usage), *client))
+            .map(|(client, usage)| (Level::of(of(usage), median, Level::Usual), of(usage), client))
             .collect();
         sorted.sort_unstable_by_key(|(level, class, client)| {
             let class = if *level == Level::More { *class } else { 0 };
@@ -633,11 +693,11 @@ mod tests {
                 let mut clients: Vec<u64> =
                     schedule.groups.iter().flat_map(|group| group.clients.clone()).collect();
                 clients.sort_unstable();
-                prop_assert_eq!(&clients, &schedule.usage.keys().copied().collect::<Vec<_>>());
+                prop_assert_eq!(&clients, &schedule.usage.iter().map(|(client, _)| client).collect::<Vec<_>>());
                 prop_assert!(schedule.running < schedule.groups.len());
                 prop_assert!(schedule.groups.len() == 1 || sizes(&schedule).iter().all(|size| *size > 0));
             }
-            let mut waiting: Vec<u64> = schedule.usage.keys().copied().collect();
+            let mut waiting: Vec<u64> = schedule.usage.iter().map(|(client, _)| client).collect();
             // The cycle may be regrouped once, after which its order holds.
             let bound = 3 * (schedule.usage.len() + 1);
             for _ in 0..bound {

@@ -261,6 +261,11 @@ pub(crate) trait Sender<F: Fabric> {
         None
     }
 
+    /// Returns whether messages that are held wait in a list that [`put`](Sender::put) fills.
+    fn gathers(&self) -> bool {
+        false
+    }
+
     /// Returns the requests of a message that waits in a list.
     fn requests<'a>(
         &self,

@@ -1,7 +1,8 @@
 //! Work requests that wait for others, to be posted with them under one doorbell.
 
 use dunlin_fabric::{
-    Data, ListError, Memory, Operation, PostError, QueuePairId, RegionKey, ThreadDomain, WorkId, WorkRequest,
+    AddressHandleId, Data, ListError, Memory, Operation, PostError, QueuePairId, RegionKey, ThreadDomain,
+    WorkId, WorkRequest,
 };
 use std::ops::Range;
 
@@ -17,8 +18,24 @@ pub(crate) const MAX_KEPT: usize = 512;
 enum Waiting<M: Memory> {
     /// An operation without inline data; `None` only while it is being posted.
     Whole(Option<Operation<'static, M>>),
-    /// A WRITE of inline data, which is copied: its range of the list's bytes.
-    Inline { key: RegionKey, offset: u64, immediate: Option<u32>, bytes: Range<usize> },
+    /// An operation with inline data, which is copied: its range of the list's bytes.
+    Inline { to: To, immediate: Option<u32>, bytes: Range<usize> },
+}
+
+/// The destination of inline data.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    Write { key: RegionKey, offset: u64 },
+    Send(Option<AddressHandleId>),
+}
+
+impl To {
+    fn operation<M: Memory>(self, data: Data<'_, M>, immediate: Option<u32>) -> Operation<'_, M> {
+        match self {
+            To::Write { key, offset } => Operation::Write { data, key, offset, immediate },
+            To::Send(to) => Operation::Send { data, immediate, to },
+        }
+    }
 }
 
 /// A request that waits.
@@ -46,20 +63,22 @@ impl<M: Memory> Listed<M> {
         self.requests.len()
     }
 
-    /// Adds a request. Inline data of a WRITE is copied; other requests have none. The caller keeps to [`MOST`] requests and [`MAX_KEPT`] bytes.
+    /// Adds a request. Inline data is copied. The caller keeps to [`MOST`] requests and [`MAX_KEPT`] bytes each.
     pub(crate) fn push(&mut self, request: WorkRequest<'_, M>) {
         let WorkRequest { id, operation, signaled } = request;
+        let mut inline = |parts: &[&[u8]], to, immediate| {
+            let start = self.bytes.len();
+            parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+            Waiting::Inline { to, immediate, bytes: start..self.bytes.len() }
+        };
         let operation = match operation {
             Operation::Write { data: Data::Inline(parts), key, offset, immediate } => {
-                let start = self.bytes.len();
-                parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
-                Waiting::Inline { key, offset, immediate, bytes: start..self.bytes.len() }
+                inline(parts, To::Write { key, offset }, immediate)
             }
-            whole => {
-                let whole = owned(whole);
-                debug_assert!(whole.is_some(), "inline data is kept of WRITEs only");
-                Waiting::Whole(whole)
+            Operation::Send { data: Data::Inline(parts), immediate, to } if !parts.is_empty() => {
+                inline(parts, To::Send(to), immediate)
             }
+            whole => Waiting::Whole(owned(whole)),
         };
         self.requests.push(Request { id, signaled, operation });
     }
@@ -80,12 +99,7 @@ impl<M: Memory> Listed<M> {
         for ((request, parts), place) in requests.iter_mut().zip(&inline).zip(&mut list) {
             let operation = match &mut request.operation {
                 Waiting::Whole(operation) => operation.take(),
-                Waiting::Inline { key, offset, immediate, .. } => Some(Operation::Write {
-                    data: Data::Inline(parts),
-                    key: *key,
-                    offset: *offset,
-                    immediate: *immediate,
-                }),
+                Waiting::Inline { to, immediate, .. } => Some(to.operation(Data::Inline(parts), *immediate)),
             };
             *place = operation.map(|operation| WorkRequest {
                 id: request.id,

@@ -81,6 +81,11 @@ pub(crate) struct SendingParts<F: Fabric> {
 }
 
 impl<F: Fabric> Sending<F> {
+    /// Returns the local inbound region.
+    pub(crate) fn control(&self) -> &Region<F::Memory> {
+        &self.control
+    }
+
     pub(super) fn new(parts: SendingParts<F>) -> Self {
         Sending {
             queue_pair: parts.queue_pair,
@@ -169,6 +174,21 @@ impl<F: Fabric> Sending<F> {
         let request = WorkRequest { id: route::outgoing(self.lane), operation, signaled };
         let posted = cx.domain.post(self.queue_pair, request);
         self.posted(posted, signaled)
+    }
+
+    /// Posts a request, or lists it behind those that wait.
+    pub(super) fn post_or_list(
+        &mut self,
+        domain: &mut F::Domain,
+        request: WorkRequest<'_, F::Memory>,
+    ) -> Result<(), TxError> {
+        if self.holds || self.listed > 0 {
+            return self.list(domain, request);
+        }
+        domain.post(self.queue_pair, request).map_err(|error| match error {
+            PostError::QueueFull => TxError::Full,
+            _ => TxError::Broken,
+        })
     }
 
     /// Counts a signaled request of a queue pair that lanes share.

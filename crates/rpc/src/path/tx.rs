@@ -49,6 +49,7 @@ impl<F: Fabric> Tx<F> {
 
     /// Rewrites messages that may have been lost, as far as there is room; returns whether there were any.
     pub(crate) fn rewrite(&mut self, cx: &mut Cx<'_, F>) -> Result<bool, TxError> {
+        self.end.post_listed(cx.domain)?;
         self.half.rewrite(&mut self.end, cx)
     }
 
@@ -227,6 +228,9 @@ impl<F: Fabric> Tx<F> {
     #[inline(never)]
     fn put_slow_path(&mut self, cx: &mut Cx<'_, F>, message: Message<'_>) -> Result<(), TxError> {
         let Message { parts, total, at, notify } = message;
+        if self.half.gathers() {
+            return self.gather(cx, message);
+        }
         if self.end.holds {
             return self.list_message(cx, message);
         }

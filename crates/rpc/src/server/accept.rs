@@ -8,7 +8,8 @@ use super::exposed::Grants;
 use super::groups::ZONE_BYTES;
 use super::inbox::{Command, Inbox, OpenCommand};
 use super::open::refuse_with;
-use super::open_lanes::OpenLanes;
+use super::open_lanes::Connection;
+use super::slab::Slab;
 use super::worker::Shared;
 use crate::connect::records::send;
 use crate::limits::{MAX_PLANS, RING_BYTES};
@@ -20,14 +21,14 @@ use crate::plan::{
 use crate::service::ConnectionObserver;
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
-    Access, Endpoint, Fabric, Host, Link, Listener, Mark, Nanos, ReadyList, Region, RegionKey, Signal,
+    Access, Endpoint, Fabric, Host, Link, Listener, Nanos, ReadyList, Region, RegionKey, Signal,
     Subscription, nanos,
 };
 use dunlin_wire::handshake::{
     Extension, Extensions, HandshakeError, Hello, HelloReply, MAX_VERSION, MIN_VERSION, OpenLane, Record,
     RefusalCode, Refused, negotiate,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -93,13 +94,10 @@ impl ControlState {
 
 struct Session<F: Fabric> {
     link: F::Link,
-    /// Marks the session ready again although nothing new has arrived.
-    ready_mark: Mark,
-    greeted: bool,
+    number: u64,
     hello_until: Nanos,
-    lanes: Arc<OpenLanes>,
-    /// The client that its connections belong to: its identity, or the number of its only connection.
-    client: u64,
+    /// `None` before its hello.
+    connection: Option<Arc<Connection>>,
     /// The activity of the connection as long as it has lanes with credits. A connection whose lanes broke counts no
     /// more, so that its client can connect again.
     queue_pair: Weak<QueuePair>,
@@ -108,11 +106,14 @@ struct Session<F: Fabric> {
 
 /// All current connections.
 struct Sessions<F: Fabric> {
-    all: BTreeMap<u64, Session<F>>,
+    /// Their places are the numbers of `ready`.
+    all: Slab<Session<F>>,
     /// The connections with something to receive. Only these are served.
     ready: ReadyList,
+    /// Connections of which [`RECORDS_AT_ONCE`] were served.
+    unfinished: Vec<u32>,
     /// The connections without a hello so far, by the deadline of their hello.
-    silent: BTreeSet<(Nanos, u64)>,
+    silent: BTreeSet<(Nanos, u32)>,
 }
 
 impl<F: Fabric> Sessions<F> {
@@ -121,10 +122,17 @@ impl<F: Fabric> Sessions<F> {
         self.all.len() - self.silent.len()
     }
 
-    fn remove(&mut self, number: u64) -> Option<Session<F>> {
-        let session = self.all.remove(&number)?;
-        self.silent.remove(&(session.hello_until, number));
+    fn remove(&mut self, place: u32) -> Option<Session<F>> {
+        let session = self.all.remove(place)?;
+        self.silent.remove(&(session.hello_until, place));
         Some(session)
+    }
+
+    /// Takes the places of connections that have something to receive.
+    fn take_ready(&mut self) -> Vec<u32> {
+        let mut taken = std::mem::take(&mut self.unfinished);
+        taken.extend(self.ready.take().into_iter().map(|place| place as u32));
+        taken
     }
 }
 
@@ -142,8 +150,12 @@ pub(crate) struct Control<F: Fabric> {
 impl<F: Fabric> Control<F> {
     /// Runs until the server stops.
     pub(crate) fn run(self) {
-        let mut sessions =
-            Sessions { all: BTreeMap::new(), ready: ReadyList::new(), silent: BTreeSet::new() };
+        let mut sessions = Sessions {
+            all: Slab::default(),
+            ready: ReadyList::new(),
+            unfinished: Vec::new(),
+            silent: BTreeSet::new(),
+        };
         let mut announced = false;
         self.listener.subscribe(self.signal.clone());
         let cores = self.cores();
@@ -165,9 +177,9 @@ impl<F: Fabric> Control<F> {
                 self.accept(&mut sessions, link, announced);
             }
             let now = self.fabric.host().now();
-            for number in sessions.ready.take() {
+            for place in sessions.take_ready() {
                 moved = true;
-                self.serve_ready(&mut sessions, number);
+                self.serve_ready(&mut sessions, place);
             }
             self.end_silent(&mut sessions, now);
             self.state.connections.store(sessions.all.len(), Ordering::Release);
@@ -179,8 +191,8 @@ impl<F: Fabric> Control<F> {
                 self.signal.wait(seen, next.min(now + LOOK_EVERY));
             }
         }
-        for (number, session) in sessions.all {
-            self.observe_end(number, &session);
+        for session in sessions.all.iter() {
+            self.observe_end(session);
             if let Ok(goodbye) = Record::Goodbye.encode() {
                 let _ = session.link.send(&goodbye);
             }
@@ -207,8 +219,8 @@ impl<F: Fabric> Control<F> {
         }
     }
 
-    fn announce_drain(&self, sessions: &BTreeMap<u64, Session<F>>, until: Nanos) {
-        for session in sessions.values() {
+    fn announce_drain(&self, sessions: &Slab<Session<F>>, until: Nanos) {
+        for session in sessions.iter() {
             if let Ok(drain) = Record::Drain.encode() {
                 let _ = session.link.send(&drain);
             }
@@ -231,46 +243,39 @@ impl<F: Fabric> Control<F> {
             return;
         }
         let number = self.fabric.host().random() | 1;
-        let ready_mark = sessions.ready.mark(number);
+        let place = sessions.all.next_place();
         let hello_until = self.fabric.host().now().saturating_add(nanos(self.shared.config.hello_timeout));
-        let (second_mark, lanes) = (ready_mark.clone(), Arc::default());
-        let session = Session::<F> {
-            link,
-            ready_mark: second_mark,
-            greeted: false,
-            hello_until,
-            lanes,
-            client: number,
-            queue_pair: Weak::new(),
-            grants: Grants::default(),
-        };
-        session.link.subscribe(Subscription { signal: self.signal.clone(), mark: ready_mark });
-        sessions.silent.insert((hello_until, number));
-        sessions.all.insert(number, session);
+        let mark = sessions.ready.mark(place.into());
+        link.subscribe(Subscription { signal: self.signal.clone(), mark });
+        let (queue_pair, grants) = (Weak::new(), Grants::default());
+        sessions.all.insert(Session { link, number, hello_until, connection: None, queue_pair, grants });
+        sessions.silent.insert((hello_until, place));
     }
 
     /// Serves a connection that has something to receive.
-    fn serve_ready(&self, sessions: &mut Sessions<F>, number: u64) {
+    fn serve_ready(&self, sessions: &mut Sessions<F>, place: u32) {
         let others = sessions.greeted();
-        let Some(session) = sessions.all.get_mut(&number) else { return };
-        let served = self.serve(number, session, others);
-        if session.greeted {
-            sessions.silent.remove(&(session.hello_until, number));
+        let Some(session) = sessions.all.get_mut(place) else { return };
+        let served = self.serve(place, session, others);
+        if session.connection.is_some() {
+            sessions.silent.remove(&(session.hello_until, place));
         }
-        if served.is_err() {
-            self.end(sessions, number);
+        match served {
+            Ok(true) => {}
+            Ok(false) => sessions.unfinished.push(place),
+            Err(Over) => self.end(sessions, place),
         }
     }
 
     /// Ends the connections whose hello is overdue.
     fn end_silent(&self, sessions: &mut Sessions<F>, now: Nanos) {
-        while let Some(&(until, number)) = sessions.silent.first()
+        while let Some(&(until, place)) = sessions.silent.first()
             && until < now
         {
-            if let Some(session) = sessions.all.get(&number) {
+            if let Some(session) = sessions.all.get_mut(place) {
                 self.refuse(&session.link, RefusalCode::MALFORMED, "no hello came in time");
             }
-            self.end(sessions, number);
+            self.end(sessions, place);
         }
     }
 
@@ -283,36 +288,38 @@ impl<F: Fabric> Control<F> {
         link.close();
     }
 
-    fn end(&self, sessions: &mut Sessions<F>, number: u64) {
-        if let Some(session) = sessions.remove(number) {
+    fn end(&self, sessions: &mut Sessions<F>, place: u32) {
+        if let Some(session) = sessions.remove(place) {
             session.link.close();
-            self.observe_end(number, &session);
-            self.state.clients.leave(number);
+            self.observe_end(&session);
+            self.state.clients.leave(place);
             for worker in &self.workers {
-                worker.push(Command::Close { session: number });
+                worker.push(Command::Close { session: session.number });
             }
         }
     }
 
-    fn observe_end(&self, number: u64, session: &Session<F>) {
-        if let Some(observer) = self.observer.as_ref().filter(|_| session.greeted) {
-            observer.closed(number);
+    fn observe_end(&self, session: &Session<F>) {
+        if let Some(observer) = self.observer.as_ref().filter(|_| session.connection.is_some()) {
+            observer.closed(session.number);
         }
     }
 
     /// Handles the records of one connection, at most [`RECORDS_AT_ONCE`] before other connections are
-    /// served. `others` is the number of greeted connections.
-    fn serve(&self, number: u64, session: &mut Session<F>, others: usize) -> Result<(), Over> {
+    /// served. Returns whether those were all. `others` is the number of greeted connections.
+    fn serve(&self, place: u32, session: &mut Session<F>, others: usize) -> Result<bool, Over> {
         for _ in 0..RECORDS_AT_ONCE {
             let message = match session.link.try_receive() {
                 Ok(Some(message)) => message,
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(true),
                 Err(_) => return Err(Over),
             };
             let record = match Record::decode(&message) {
                 Ok(record) => record,
                 // Only the lane is refused.
-                Err(error @ HandshakeError::UnknownExtension { lane: Some(lane), .. }) if session.greeted => {
+                Err(error @ HandshakeError::UnknownExtension { lane: Some(lane), .. })
+                    if session.connection.is_some() =>
+                {
                     refuse_with(&session.link, lane, RefusalCode::UNKNOWN_EXTENSION, &error.to_string());
                     continue;
                 }
@@ -326,14 +333,16 @@ impl<F: Fabric> Control<F> {
                 }
             };
             match record {
-                Record::Hello(hello) if !session.greeted => self.greet(number, session, &hello, others)?,
-                Record::OpenLane(open) if session.greeted => self.open(number, session, open),
-                Record::Attach(attach) if session.greeted => {
+                Record::Hello(hello) if session.connection.is_none() => {
+                    self.greet(place, session, &hello, others)?
+                }
+                Record::OpenLane(open) if session.connection.is_some() => self.open(session, open),
+                Record::Attach(attach) if session.connection.is_some() => {
                     let grant = session.grants.attach(&self.shared.exposed, &session.link, &attach.name);
                     send(&session.link, &Record::Grant(grant)).map_err(|_| Over)?;
                 }
                 Record::Goodbye => return Err(Over),
-                Record::CloseLane { lane } if session.greeted => self.close_lane(number, session, lane),
+                Record::CloseLane { lane } if session.connection.is_some() => self.close_lane(session, lane),
                 other => {
                     let text = format!("{:?} does not belong here", other.record_type());
                     self.refuse(&session.link, RefusalCode::MALFORMED, &text);
@@ -341,11 +350,11 @@ impl<F: Fabric> Control<F> {
                 }
             }
         }
-        session.ready_mark.set();
-        Ok(())
+        Ok(false)
     }
 
-    fn greet(&self, number: u64, session: &mut Session<F>, hello: &Hello, others: usize) -> Result<(), Over> {
+    fn greet(&self, place: u32, session: &mut Session<F>, hello: &Hello, others: usize) -> Result<(), Over> {
+        let number = session.number;
         let config = &self.shared.config;
         let version = negotiate((hello.min_version, hello.max_version), (MIN_VERSION, MAX_VERSION));
         let refusal = match &version {
@@ -390,29 +399,28 @@ impl<F: Fabric> Control<F> {
             self.refuse(&session.link, RefusalCode::TOO_MANY, &text);
             return Err(Over);
         }
-        session.greeted = true;
-        session.client = hello.extensions.client().unwrap_or(number);
-        self.state.clients.enter(number, hello, &session.lanes);
+        session.connection = Some(self.state.clients.enter(place, number, hello));
         self.state.count(|counters| counters.accepted += 1);
         send(&session.link, &reply).map_err(|_| Over)
     }
 
-    fn open(&self, number: u64, session: &mut Session<F>, open: OpenLane) {
+    fn open(&self, session: &mut Session<F>, open: OpenLane) {
         self.state.count(|counters| counters.lanes += 1);
         let lane = open.lane;
-        match self.plan_lane(number, session, open) {
+        match self.plan_lane(session, open) {
             Ok((worker, command)) => worker.push(Command::Open(Box::new(command))),
             Err((code, text)) => refuse_with(&session.link, lane, code, &text),
         }
     }
 
     /// Closes a lane at the request of its client. Its worker answers when it has given the lane back.
-    fn close_lane(&self, number: u64, session: &Session<F>, lane: u16) {
-        match session.lanes.close(lane) {
+    fn close_lane(&self, session: &Session<F>, lane: u16) {
+        let Some(connection) = &session.connection else { return };
+        match connection.close(lane) {
             Ok(worker) => {
                 let link = session.link.clone();
                 self.workers[worker as usize].push(Command::CloseLane {
-                    session: number,
+                    session: session.number,
                     number: lane,
                     link,
                 });
@@ -423,12 +431,7 @@ impl<F: Fabric> Control<F> {
 
     /// Checks an `OpenLane` request and registers the server's memory for it. Registration is slow, so it
     /// runs here and not on the worker.
-    fn plan_lane(
-        &self,
-        number: u64,
-        session: &mut Session<F>,
-        open: OpenLane,
-    ) -> Result<Planned<'_, F>, Refusal> {
+    fn plan_lane(&self, session: &mut Session<F>, open: OpenLane) -> Result<Planned<'_, F>, Refusal> {
         let config = &self.shared.config;
         let number_of_worker = if open.worker == OpenLane::ANY_WORKER {
             self.state.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len()
@@ -464,9 +467,12 @@ impl<F: Fabric> Control<F> {
                 return Err((RefusalCode::MALFORMED, "two regions have to be granted".to_owned()));
             }
         };
-        let credits = self.credits(session, &plan, &open.extensions)?;
+        let Some(connection) = session.connection.clone() else {
+            return Err((RefusalCode::MALFORMED, "no hello came".to_owned()));
+        };
+        let credits = self.credits(session, connection.client, (&plan, &open.extensions))?;
         let admitted =
-            session.lanes.admit(open.lane, number_of_worker as u16, LANES_PER_WORKER * self.workers.len());
+            connection.admit(open.lane, number_of_worker as u16, LANES_PER_WORKER * self.workers.len());
         let admission = admitted.map_err(|(code, text)| (code, text.to_owned()))?;
         let mut ring_bytes = open.ring_bytes.min(config.max_ring_bytes);
         if staged.is_some() {
@@ -490,8 +496,6 @@ impl<F: Fabric> Control<F> {
             *half = self.fabric.host().random().to_le_bytes();
         }
         let command = OpenCommand {
-            session: number,
-            client: if self.shared.is_deployed { session.client } else { number },
             number: open.lane,
             link: session.link.clone(),
             plan,
@@ -518,8 +522,8 @@ impl<F: Fabric> Control<F> {
     fn credits(
         &self,
         session: &mut Session<F>,
-        plan: &Plan,
-        extensions: &Extensions,
+        client: u64,
+        (plan, extensions): (&Plan, &Extensions),
     ) -> Result<Option<Box<LaneCredits>>, Refusal> {
         let is_apart = extensions.is_renewed_apart();
         let renewal = match (plan.has_credits(), extensions.credits().map(u16::from)) {
@@ -537,9 +541,9 @@ impl<F: Fabric> Control<F> {
         };
         let activity = &self.shared.activity;
         let queue_pair = if session.queue_pair.strong_count() > 0 {
-            activity.widen(session.client, &session.queue_pair)
+            activity.widen(client, &session.queue_pair)
         } else {
-            Some(activity.open(session.client)).filter(|opened| opened.is_active())
+            Some(activity.open(client)).filter(|opened| opened.is_active())
         };
         let Some(queue_pair) = queue_pair else {
             let text = "the client has as many queue pairs as it may use now";

@@ -167,7 +167,7 @@ impl<F: Fabric> std::fmt::Debug for Takers<F> {
 pub(crate) struct Deferred<F: Fabric> {
     inbox: Option<Arc<Inbox<F>>>,
     lane: u16,
-    serial: u64,
+    serial: u32,
     call: ReplyTo,
     /// The application has begun to execute the call.
     began: bool,
@@ -189,7 +189,7 @@ impl Call {
 }
 
 impl<F: Fabric> Deferred<F> {
-    pub(crate) fn new(inbox: Arc<Inbox<F>>, lane: u16, serial: u64, call: ReplyTo) -> Self {
+    pub(crate) fn new(inbox: Arc<Inbox<F>>, lane: u16, serial: u32, call: ReplyTo) -> Self {
         Deferred { inbox: Some(inbox), lane, serial, call, began: false }
     }
 

@@ -5,7 +5,7 @@ use super::clock::WorkerClock;
 use super::deferred::{Deferred, Incoming, ReplyTo};
 use super::exported::Exported;
 use super::inbox::Inbox;
-use super::lane::{ServerLane, answer_meta};
+use super::lane::{LossyLane, ServerLane, answer_meta};
 use super::open;
 use super::polled::Polled;
 use super::pulled_calls::Held;
@@ -188,7 +188,12 @@ impl<F: Fabric> Dispatcher<F> {
             }
         }
         self.out.end_batch(cx, lane, gathered)?;
-        lane.more = left == 0 || lane.has_pending();
+        let mut is_listed = lane.tx.end.has_listed();
+        if is_listed {
+            lane.tx.post_held(cx).map_err(broken)?;
+            is_listed = lane.tx.end.has_listed();
+        }
+        lane.more = left == 0 || lane.has_pending() || is_listed;
         if drained && self.clock.is_needed() {
             self.clock.catch_up(cx.fabric.host());
         }
@@ -328,14 +333,14 @@ impl<F: Fabric> Dispatcher<F> {
         call: Call,
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        let Some(replies) = &mut lane.replies else {
+        let Some(LossyLane { replies, .. }) = lane.lossy.as_deref_mut() else {
             return self.refuse(cx, lane, call, Status::DuplicateCall, batch);
         };
         match replies.repeated(call.call) {
             Repeated::Reply(meta, payload) => {
                 let put = self.out.put_again(cx, lane, meta, &payload, batch);
-                if let Some(replies) = &mut lane.replies {
-                    replies.give_back(call.call, payload);
+                if let Some(lossy) = &mut lane.lossy {
+                    lossy.replies.give_back(call.call, payload);
                 }
                 put
             }
@@ -563,9 +568,10 @@ impl<F: Fabric> Dispatcher<F> {
             return Ok(());
         }
         self.clock.ran(call.function);
-        let deferred = Deferred::new(Arc::clone(&self.inbox), lane.index, lane.serial, call.reply_to());
+        let deferred = Deferred::new(Arc::clone(&self.inbox), lane.index, lane.serial(), call.reply_to());
         let (payload, clock) = (payload.to_vec(), self.now.clone());
-        let incoming = Incoming::new(call.function, payload, lane.session, (call.deadline, clock), deferred);
+        let incoming =
+            Incoming::new(call.function, payload, lane.session(), (call.deadline, clock), deferred);
         if mode == FunctionMode::Pull
             && let Some(taker) = self.shared.takers.of(call.function)
         {

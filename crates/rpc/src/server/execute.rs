@@ -44,7 +44,7 @@ impl<F: Fabric> Dispatcher<F> {
         let request = Request {
             function: call.function,
             payload,
-            session: lane.session,
+            session: lane.session(),
             deadline: call.deadline,
             clock: &self.now,
         };
@@ -162,10 +162,10 @@ impl<F: Fabric> Dispatcher<F> {
             return self.out.put_answer(cx, lane, meta, &self.reply[..length], Some(batch));
         }
         let staging = &mut self.out.staging[..lane.max_answer()];
-        if let Some(replies) = &mut lane.replies
+        if let Some(lossy) = &mut lane.lossy
             && let Ok(payload) = batch.reserve(staging, length)
         {
-            replies.keep(&meta, payload);
+            lossy.replies.keep(&meta, payload);
         }
         let committed = batch.commit(staging, &meta, length);
         committed.map_err(|_| Violation::Transfer("an answer is longer than a message"))

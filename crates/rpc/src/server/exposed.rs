@@ -31,9 +31,13 @@ pub(crate) fn check<F: Fabric>(exposed: &[Exposed<F>]) -> Result<(), ServeError>
     Ok(())
 }
 
-/// The regions that a connection has attached, each granted once.
+/// The regions that a connection has attached, each granted once. Most have none.
 #[derive(Debug, Default)]
-pub(crate) struct Grants(Vec<(usize, RegionKey)>);
+pub(crate) struct Grants(Option<Box<Granted>>);
+
+/// The places of regions, and their keys.
+#[derive(Debug, Default)]
+struct Granted(Vec<(usize, RegionKey)>);
 
 impl Grants {
     /// Grants a region by name, and returns the answer to the client. An unknown name and a grant that fails are the
@@ -42,12 +46,13 @@ impl Grants {
         let refused = Grant { key: 0, length: 0, purpose: 0 };
         let Some(at) = exposed.iter().position(|exposed| exposed.name == name) else { return refused };
         let Exposed { region, access, .. } = &exposed[at];
-        let known = self.0.iter().find(|(of, _)| *of == at).map(|(_, key)| *key);
+        let granted = self.0.get_or_insert_default();
+        let known = granted.0.iter().find(|(of, _)| *of == at).map(|(_, key)| *key);
         let key = match known {
             Some(key) => key,
             None => match link.grant(region.memory(), *access) {
                 Ok(key) => {
-                    self.0.push((at, key));
+                    granted.0.push((at, key));
                     key
                 }
                 Err(error) => {

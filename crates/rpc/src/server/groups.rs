@@ -2,16 +2,17 @@
 //! `server/worker/grouped.rs` drives them, `server/turns.rs` has the schedule.
 
 use super::lines::{ControlLine, ControlLines};
+use super::open_lanes::Connection;
 use super::turns::{GroupCounters, Turn, Turns};
 use crate::grouped::Word;
 use crate::grouped::member::Member;
 use crate::grouped::schedule::ClientId;
+use crate::grouped::sorted::SortedMap;
 use crate::grouped::zones::{MAX_ZONES, Zones};
 use crate::limits::RING_BYTES;
 use crate::path::half::staged::WORD_AT;
 use crate::tune::grouping::EARLY;
 use dunlin_fabric::{Arena, Buffer, Fabric, Nanos, Region, RegionKey};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Bytes of a zone, and of the ring of a client under leases: the smallest ring, so that a pool stays in the cache.
@@ -51,7 +52,7 @@ pub(crate) struct Groups<F: Fabric> {
     /// The turn that the worker follows.
     turn: Arc<Turn>,
     /// The lanes of each client.
-    lanes: BTreeSet<(ClientId, u16)>,
+    lanes: SortedMap<(ClientId, u16), ()>,
     /// The lanes of the group that is served.
     pub(crate) running: Vec<u16>,
     /// The lanes of the next group.
@@ -88,7 +89,7 @@ impl<F: Fabric> Groups<F> {
             lines: ControlLines::new(),
             arena,
             turn: Arc::default(),
-            lanes: BTreeSet::new(),
+            lanes: SortedMap::default(),
             running: Vec::new(),
             warming: Vec::new(),
             awaited: Vec::new(),
@@ -108,13 +109,13 @@ impl<F: Fabric> Groups<F> {
 
     /// Adds a lane of a client.
     pub(crate) fn join(&mut self, turns: &Turns, client: ClientId, lane: u16) {
-        self.lanes.insert((client, lane));
+        self.lanes.insert((client, lane), ());
         turns.join(client);
     }
 
     /// Removes a lane of a client.
     pub(crate) fn leave(&mut self, turns: &Turns, client: ClientId, lane: u16) {
-        self.lanes.remove(&(client, lane));
+        self.lanes.remove((client, lane));
         if self.lanes.is_empty() {
             self.is_not_used(turns);
             tracing::debug!(target: "dunlin::server", counts = ?self.counts, "the last lane whose leases end is gone");
@@ -137,8 +138,12 @@ impl<F: Fabric> Groups<F> {
         self.published = self.counts;
         self.early_until = (due != Nanos::MAX).then(|| turn.began + due.saturating_sub(turn.began) / EARLY);
         let list = |clients: &[ClientId]| -> Vec<u16> {
-            let lanes = |client: &ClientId| self.lanes.range((*client, 0)..=(*client, u16::MAX));
-            clients.iter().flat_map(lanes).map(|(_, lane)| *lane).collect()
+            let lanes = |client: &ClientId| {
+                let client = *client;
+                let own = move |((other, _), ()): &((ClientId, u16), &())| *other == client;
+                self.lanes.from((client, 0)).take_while(own)
+            };
+            clients.iter().flat_map(lanes).map(|((_, lane), ())| lane).collect()
         };
         let (running, warming) = (list(&turn.running), list(&turn.warming));
         self.counts.switches += u64::from(turn.began != self.turn.began);
@@ -293,35 +298,43 @@ pub(crate) struct GroupMemory<F: Fabric> {
 /// The server's end of a lane whose leases end, beside the lane itself.
 #[derive(Debug)]
 pub(crate) struct LeasedLane<F: Fabric> {
-    pub(crate) client: ClientId,
     pub(crate) member: Member,
     /// The client's ring of requests.
     pub(crate) staged: RegionKey,
+    /// The keys of the pool and of the control lines.
+    pub(crate) granted: [RegionKey; 2],
     /// The pool's place among those of the worker.
     pool: u16,
-    /// The line that the client writes.
-    pub(crate) line: ControlLine<F>,
+    /// Offset of the line that the client writes, in the region of control lines.
+    pub(crate) line: u16,
     /// How many bytes of `read` were executed.
-    pub(crate) executed: u32,
+    pub(crate) executed: u16,
     /// Requests that were READ.
     pub(crate) read: Option<Buffer<F::Memory>>,
     /// The messages and lines that the schedule has counted; both wrap.
     pub(crate) counted: (u32, u32),
 }
 
+const _: () = assert!(ZONE_BYTES <= 1 << 15, "places in requests that were READ fit two bytes");
+
 impl<F: Fabric> LeasedLane<F> {
-    pub(crate) fn new(client: ClientId, staged: RegionKey, pool: u16, line: ControlLine<F>) -> Self {
+    pub(crate) fn new(staged: RegionKey, granted: [RegionKey; 2], pool: u16, line: u16) -> Self {
         let member = Member::new();
-        LeasedLane { client, member, staged, pool, line, executed: 0, read: None, counted: (0, 0) }
+        LeasedLane { member, staged, granted, pool, line, executed: 0, read: None, counted: (0, 0) }
     }
 
-    /// Returns the client's word.
-    pub(crate) fn word(&self) -> Word {
-        Word::from_wire(self.line.region.load(self.line.at as usize + WORD_AT))
+    /// Returns the client's word, which lies in the region of control lines.
+    pub(crate) fn word(&self, lines: &Region<F::Memory>) -> Word {
+        Word::from_wire(lines.load(usize::from(self.line) + WORD_AT))
     }
 
     /// Returns the pool's place among those of the worker.
     pub(crate) const fn pool(&self) -> usize {
         self.pool as usize
     }
+}
+
+/// Returns the client in whose group a lane is served: that which its identity names if several servers share a schedule.
+pub(crate) fn client_of(connection: &Connection, is_deployed: bool) -> ClientId {
+    if is_deployed { connection.client } else { connection.session }
 }

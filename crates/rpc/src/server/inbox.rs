@@ -14,9 +14,6 @@ use std::sync::{Mutex, PoisonError};
 /// Everything that a worker needs to open its end of a lane.
 #[derive(Debug)]
 pub(crate) struct OpenCommand<F: Fabric> {
-    pub(crate) session: u64,
-    /// The client by whose groups a lane under leases is served.
-    pub(crate) client: u64,
     pub(crate) number: u16,
     pub(crate) link: F::Link,
     pub(crate) plan: Plan,
@@ -49,7 +46,7 @@ pub(crate) enum Command<F: Fabric> {
     /// Open a lane and answer the client.
     Open(Box<OpenCommand<F>>),
     /// Send the answer of a call that ran elsewhere.
-    Answer { lane: u16, serial: u64, call: ReplyTo, status: Status, payload: Vec<u8> },
+    Answer { lane: u16, serial: u32, call: ReplyTo, status: Status, payload: Vec<u8> },
     /// The client has closed one lane of its connection.
     CloseLane { session: u64, number: u16, link: F::Link },
     /// The session has ended: remove its lanes.

@@ -5,11 +5,11 @@ use super::config::ServerConfig;
 use super::credited::LaneCredits;
 use super::groups::LeasedLane;
 use super::open;
-use super::open_lanes::Admission;
-use super::pulled_calls::HeldLane;
+use super::open_lanes::{Admission, Connection};
+use super::seen::Seen;
 use super::transfers::LaneTransfers;
 use crate::grouped::Mark;
-use crate::path::call_id::{SLOT_BITS, is_newer, split_call};
+use crate::path::call_id::{is_newer, split_call};
 use crate::path::credits::WrongAsk;
 use crate::path::half::hybrid::{Asked, Published};
 use crate::path::retransmit::ReplyCache;
@@ -25,36 +25,6 @@ use std::sync::Arc;
 pub(super) enum Waiting {
     Single { meta: EntryMeta, payload: Vec<u8> },
     Batch { state: BatchState, staging: Vec<u8>, asked: Asked },
-}
-
-/// The last call seen in a slot: its generation, and above it the time when it was taken, on the worker's clock in units
-/// of 1024 ns. Six bytes, since a lane has one for each call of its window. The time wraps after 274 seconds.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, packed(2))]
-struct Seen {
-    low: u32,
-    high: u16,
-}
-
-impl Seen {
-    const GENERATION_BITS: u32 = 32 - SLOT_BITS;
-
-    #[inline(always)]
-    const fn new(generation: u32, at: u32) -> Self {
-        Seen { low: generation | (at << Self::GENERATION_BITS), high: (at >> SLOT_BITS) as u16 }
-    }
-
-    #[inline(always)]
-    const fn generation(self) -> u32 {
-        self.low & ((1 << Self::GENERATION_BITS) - 1)
-    }
-
-    /// Returns how long before `now` the call was taken at the latest, in units of 1024 ns.
-    #[inline(always)]
-    const fn age(self, now: u32) -> u32 {
-        let at = (self.low >> Self::GENERATION_BITS) | ((self.high as u32) << SLOT_BITS);
-        now.wrapping_sub(at) & ((1 << (SLOT_BITS + 16)) - 1)
-    }
 }
 
 /// The server's end of a lane. Fields that every call touches come first, so that they lie in few cache
@@ -83,49 +53,48 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) rx: Rx<F>,
     pub(crate) tx: Tx<F>,
     /// The last call seen in each slot: a call id is executed once.
-    seen: Box<[Seen]>,
+    seen: Seen,
     /// The published ring, where answers are fetched or written back.
     pub(crate) published: Option<Box<Published<F>>>,
-    /// Kept answers for repeated requests, on lossy paths.
-    pub(crate) replies: Option<Box<ReplyCache>>,
+    /// The state of a lane that may lose messages.
+    pub(crate) lossy: Option<Box<LossyLane>>,
     /// Large payloads.
     pub(crate) transfers: LaneTransfers<F>,
     pub(crate) plan: Plan,
     pub(crate) queue_pair: QueuePairId,
-    pub(crate) session: u64,
-    /// Distinguishes this lane from earlier ones at the same index.
-    pub(crate) serial: u64,
-    /// The unreliable connection over which requests are written, if any.
-    pub(crate) unreliable: Option<QueuePairId>,
     /// The queue to which RECVs taken by its messages are posted again.
     pub(crate) receives: ReceiveTarget,
     /// The longest answer message, in bytes.
     max_answer: u32,
     /// Calls in the pool or with the application.
     pub(crate) in_service: u32,
-    pub(crate) region: Region<F::Memory>,
     /// The client's inbound region with the control word for head reports.
     pub(crate) client_key: RegionKey,
-    /// Calls held for the thread that runs the worker.
-    pub(crate) held: Option<Box<HeldLane>>,
     /// The account of calls that the client may send, if its threads share the lane by combining.
     pub(crate) credits: Option<Box<LaneCredits>>,
-    /// The keys of the memory granted with the lane.
-    pub(crate) granted: Box<[RegionKey]>,
+    /// The keys of the memory granted with the lane, unless its leases end.
+    granted: Option<Box<[RegionKey; MOST_GRANTS]>>,
     /// The state of leases, if they end.
     pub(crate) leased: Option<Box<LeasedLane<F>>>,
-    /// Bytes of the lane's rings and tables, without payloads and kept answers: those that it has from its
-    /// opening on.
-    pub(crate) counted: u64,
     /// The lane's place among those of its connection.
     admission: Admission,
+}
+
+/// The most regions that are granted with a lane: control lines, a ring of requests in a pool, and the published ring.
+const MOST_GRANTS: usize = 3;
+
+/// The state of a lane that may lose messages.
+#[derive(Debug)]
+pub(crate) struct LossyLane {
+    /// Kept answers for repeated requests.
+    pub(crate) replies: ReplyCache,
+    /// The unreliable connection over which requests are written, if any.
+    pub(crate) unreliable: Option<QueuePairId>,
 }
 
 /// The parts of a lane.
 pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) index: u16,
-    pub(crate) session: u64,
-    pub(crate) serial: u64,
     pub(crate) link: F::Link,
     pub(crate) plan: Plan,
     pub(crate) queue_pair: QueuePairId,
@@ -135,7 +104,6 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) published: Option<Box<Published<F>>>,
     pub(crate) tx: Tx<F>,
     pub(crate) rx: Rx<F>,
-    pub(crate) region: Region<F::Memory>,
     pub(crate) client_key: RegionKey,
     pub(crate) window: u16,
     pub(crate) config: Arc<ServerConfig>,
@@ -149,45 +117,45 @@ pub(crate) struct LaneParts<F: Fabric> {
 
 impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
-        let mut lane = ServerLane {
+        let unreliable = parts.unreliable;
+        let lossy = || Box::new(LossyLane { replies: ReplyCache::new(parts.window), unreliable });
+        let granted = || {
+            let mut keys = [RegionKey(0); MOST_GRANTS];
+            keys.iter_mut().zip(&parts.granted).for_each(|(key, granted)| *key = *granted);
+            Box::new(keys)
+        };
+        debug_assert!(parts.granted.len() <= MOST_GRANTS);
+        ServerLane {
+            lossy: parts.plan.is_lossy().then(lossy),
+            granted: parts.leased.is_none().then(granted),
             transfers: LaneTransfers::new(parts.link, parts.config, parts.plan.large, parts.window),
             index: parts.index,
-            session: parts.session,
-            serial: parts.serial,
             plan: parts.plan,
             queue_pair: parts.queue_pair,
-            unreliable: parts.unreliable,
             receives: parts.receives,
             max_answer: parts.max_answer as u32,
-            replies: parts.plan.is_lossy().then(|| Box::new(ReplyCache::new(parts.window))),
             sure: !parts.plan.response.facts().is_lossy(),
             tx: parts.tx,
             rx: parts.rx,
-            region: parts.region,
             client_key: parts.client_key,
-            seen: vec![Seen::new(0, coarse(parts.opened)); parts.window as usize].into(),
+            seen: Seen::new(parts.window, coarse(parts.opened)),
             since: coarse(parts.opened),
             drained: false,
             by_completion: open::by_completion(&parts.plan),
             published: parts.published,
             in_service: 0,
-            held: None,
             credits: parts.credits,
-            granted: parts.granted.into(),
             mark: parts.leased.as_ref().map_or(Mark::default(), |leased| leased.member.mark(false)),
             leased: parts.leased,
             admission: parts.admission,
             hot: 1,
             more: false,
             signaled: false,
-            counted: 0,
-        };
-        lane.counted = lane.opened_bytes();
-        lane
+        }
     }
 
     /// Bytes at the start of a lane that hold all fields that every call touches.
-    pub(crate) const HOT: usize = std::mem::offset_of!(Self, session);
+    pub(crate) const HOT: usize = std::mem::offset_of!(Self, receives);
 
     /// Returns whether the lane may have `credits`. The plan lies with the fields that every call touches.
     #[inline]
@@ -215,19 +183,53 @@ impl<F: Fabric> ServerLane<F> {
         }
     }
 
-    /// Counts [`counted`](ServerLane::counted).
-    fn opened_bytes(&self) -> u64 {
+    /// Returns the bytes of the lane's rings and tables, without payloads and kept answers: those that it has from its
+    /// opening on.
+    pub(crate) fn opened_bytes(&self) -> u64 {
         let own = size_of::<Self>() + self.credits.as_ref().map_or(0, |credits| size_of_val(&**credits));
         let own = own + self.leased.as_ref().map_or(0, |leased| size_of_val(&**leased));
-        let of_calls = size_of_val(&*self.seen);
+        let own = own + self.granted.as_ref().map_or(0, |granted| size_of_val(&**granted));
         let published = self.published.as_ref().map_or(0, |published| published.opened_bytes());
         let published = published + self.tx.published_bytes();
         // A lane under leases has one line of its region.
-        let region = if self.leased.is_some() { CONTROL_BYTES } else { self.region.length() };
-        (region + own + of_calls + published + size_of_val(&*self.granted)) as u64
+        let region = if self.leased.is_some() { CONTROL_BYTES } else { self.region().length() };
+        (region + own + self.seen.bytes() + published) as u64
     }
 
-    /// Returns the connection of the lane.
+    /// Returns the keys of the memory granted with the lane.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = RegionKey> {
+        let (lasting, leased) = (self.granted.as_ref(), self.leased.as_ref());
+        let lasting = lasting.into_iter().flat_map(|keys| keys.iter().copied()).filter(|key| key.0 != 0);
+        lasting.chain(leased.into_iter().flat_map(|leased| leased.granted))
+    }
+
+    /// Returns the lane's inbound region; that of many control lines if leases end.
+    pub(crate) fn region(&self) -> &Region<F::Memory> {
+        self.tx.end.control()
+    }
+
+    /// Returns the connection to which the lane belongs.
+    pub(crate) fn connection(&self) -> &Connection {
+        self.admission.connection()
+    }
+
+    /// Returns the session of the lane's connection.
+    pub(crate) fn session(&self) -> u64 {
+        self.admission.connection().session
+    }
+
+    /// Distinguishes this lane from earlier ones at the same index.
+    #[inline]
+    pub(crate) fn serial(&self) -> u32 {
+        self.admission.serial()
+    }
+
+    /// Returns the unreliable connection over which requests are written, if any.
+    pub(crate) fn unreliable(&self) -> Option<QueuePairId> {
+        self.lossy.as_ref()?.unreliable
+    }
+
+    /// Returns the control connection of the lane.
     pub(crate) fn link(&self) -> &F::Link {
         self.transfers.link()
     }
@@ -247,7 +249,7 @@ impl<F: Fabric> ServerLane<F> {
     #[inline]
     pub(crate) fn warm_parts(&self) {
         self.rx.warm_region();
-        copy::prefetch_to_write(self.seen.as_ptr().cast());
+        copy::prefetch_to_write(self.seen.place());
     }
 
     /// Prefetches the next message.
@@ -265,12 +267,12 @@ impl<F: Fabric> ServerLane<F> {
     #[inline(always)]
     pub(crate) fn admit(&mut self, call: u32, function: u16, now: Nanos) -> Result<bool, Violation> {
         let (slot, generation) = split_call(call);
-        let Some(last) = self.seen.get_mut(slot) else { return Err(Violation::Call(call)) };
+        let Some(last) = self.seen.last(slot) else { return Err(Violation::Call(call)) };
         let newer = is_newer(generation, last.generation());
         if newer {
             let now = coarse(now);
-            self.since = now.wrapping_sub(now.wrapping_sub(self.since).min(last.age(now)));
-            *last = Seen::new(generation, now);
+            let age = self.seen.take(slot, last, generation, now);
+            self.since = now.wrapping_sub(now.wrapping_sub(self.since).min(age));
             if let Some(published) = &mut self.published {
                 published.admit(call, function);
             }
@@ -306,8 +308,8 @@ impl<F: Fabric> ServerLane<F> {
     /// although the `Release` of its large result may have been lost.
     #[inline(always)]
     fn begin(&mut self, call: u32) {
-        if let Some(replies) = &mut self.replies
-            && let Some(before) = replies.begin(call)
+        if let Some(lossy) = &mut self.lossy
+            && let Some(before) = lossy.replies.begin(call)
             && self.transfers.are_exported()
         {
             self.transfers.release(std::iter::once(before));
@@ -317,16 +319,16 @@ impl<F: Fabric> ServerLane<F> {
     /// Keeps an answer for repeated requests.
     #[inline]
     pub(crate) fn keep(&mut self, meta: &EntryMeta, payload: &[u8]) {
-        if let Some(replies) = &mut self.replies {
+        if let Some(lossy) = &mut self.lossy {
             let meta = *meta;
-            replies.keep(&meta, payload);
+            lossy.replies.keep(&meta, payload);
         }
     }
 
     /// Returns the most messages that may wait for a blocked lane: more than a client within its window can
     /// have in flight.
     pub(crate) fn waiting_limit(&self) -> usize {
-        2 * self.seen.len() + 64
+        2 * self.seen.window() + 64
     }
 
     /// Returns whether answers, or parts of large ones, wait for room. The lane takes no new requests
@@ -446,13 +448,31 @@ impl<F: Fabric> ServerLane<F> {
             self.tell_credits(&mut told);
             header = told;
         }
+        if !self.sure {
+            return self.send_unsure(cx, &header, payload);
+        }
         if written {
             self.tx.single(cx, &header, payload)?;
         }
         self.mark.told();
-        if self.sure {
-            self.rx.told();
+        self.rx.told();
+        if self.is_credited() {
+            self.told_credits();
         }
+        Ok(())
+    }
+
+    /// Sends an answer that may be lost. While other requests wait, it waits for their answers, to leave with them under
+    /// one doorbell (FaSST section 4.2).
+    #[inline(never)]
+    fn send_unsure(&mut self, cx: &mut Cx<'_, F>, header: &Header, payload: &[u8]) -> Result<(), TxError> {
+        if self.tx.gathers() {
+            self.tx.hold(self.rx.is_waiting());
+        }
+        let sent = self.tx.single(cx, header, payload);
+        self.tx.hold(false);
+        sent?;
+        self.mark.told();
         if self.is_credited() {
             self.told_credits();
         }
@@ -631,18 +651,13 @@ mod tests {
     use std::mem::offset_of;
 
     #[test]
-    fn times_of_slots_are_exact_to_a_microsecond() {
+    fn times_are_exact_to_a_microsecond() {
         for now in [5_000, 77_000_000_000, 1 << 43] {
             for age in [0, 1, 4_000, 60_000_000_000] {
                 let at = u64::saturating_sub(now, age);
                 let found = exact(coarse(at), now);
                 assert!(found <= at && at - found < 1024, "{now} {age} {found}");
-                let seen = Seen::new(0xf_ffff, coarse(at)).age(coarse(now));
-                assert_eq!(seen, coarse(now).wrapping_sub(coarse(at)), "{now} {age}");
             }
-        }
-        for generation in [0, 1, 0xf_fffe] {
-            assert_eq!(Seen::new(generation, u32::MAX).generation(), generation);
         }
         assert_eq!([deadline(7, 0), deadline(7, 2), deadline(7, TIME_OVER)], [NEVER, 2007, 0]);
     }
@@ -650,7 +665,7 @@ mod tests {
     /// The client's end has the same test.
     #[test]
     fn what_every_call_touches_lies_in_six_cache_lines() {
-        let end = offset_of!(ServerLane<Sim>, session);
+        let end = offset_of!(ServerLane<Sim>, receives);
         assert!(end <= 6 * 64, "{end}");
     }
 }

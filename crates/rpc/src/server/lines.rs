@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 /// Lines of a region.
 const LINES: usize = 1024;
+const _: () = assert!(LINES * CONTROL_BYTES <= 1 << 16, "a line's place fits two bytes");
 
 /// A line, and the region in which it lies.
 #[derive(Debug)]
 pub(crate) struct ControlLine<F: Fabric> {
     pub(crate) region: Region<F::Memory>,
     /// Offset in the region, in bytes.
-    pub(crate) at: u32,
+    pub(crate) at: u16,
 }
 
 /// The lines of one principal in one region.
@@ -28,15 +29,15 @@ struct Lines<F: Fabric> {
 
 impl<F: Fabric> Lines<F> {
     /// Takes a free line.
-    fn take(&mut self) -> Option<u32> {
+    fn take(&mut self) -> Option<u16> {
         let word = self.taken.iter().position(|word| *word != u64::MAX)?;
         let bit = self.taken[word].trailing_ones();
         self.taken[word] |= 1 << bit;
-        Some((word as u32 * 64 + bit) * CONTROL_BYTES as u32)
+        Some((word as u16 * 64 + bit as u16) * CONTROL_BYTES as u16)
     }
 
     /// Gives a line back, empty.
-    fn give_back(&mut self, at: u32) {
+    fn give_back(&mut self, at: u16) {
         for word in 0..CONTROL_BYTES / 8 {
             self.region.store(at as usize + word * 8, 0);
         }
@@ -75,10 +76,10 @@ impl<F: Fabric> ControlLines<F> {
     }
 
     /// Gives a line back. The queue pair of its lane must be destroyed: nothing of it arrives any more.
-    pub(crate) fn give_back(&mut self, line: &ControlLine<F>) {
-        let is_its = |lines: &&mut Lines<F>| Arc::ptr_eq(lines.region.memory(), line.region.memory());
+    pub(crate) fn give_back(&mut self, region: &Region<F::Memory>, at: u16) {
+        let is_its = |lines: &&mut Lines<F>| Arc::ptr_eq(lines.region.memory(), region.memory());
         if let Some(lines) = self.0.iter_mut().find(is_its) {
-            lines.give_back(line.at);
+            lines.give_back(at);
         }
     }
 }
@@ -115,7 +116,7 @@ mod tests {
             let of_user = take(&mut lines, Some(7));
             assert!(held.iter().all(|line| place(line).0 != place(&of_user).0), "users share no region");
             let given = held.swap_remove(77);
-            lines.give_back(&given);
+            lines.give_back(&given.region, given.at);
             let again = take(&mut lines, None);
             assert_eq!(place(&again), place(&given));
             assert!((0..8).all(|word| again.region.load(again.at as usize + word * 8) == 0));

@@ -7,6 +7,7 @@ use super::lines::ControlLine;
 use super::worker::{SHARED_RECEIVES, Worker};
 use crate::connect::records::send;
 use crate::error::ConnectError;
+use crate::grouped::sorted::grow;
 use crate::mailbox::{RingReader, RingWriter};
 use crate::path::credits::RENEWAL_RECEIVES;
 use crate::path::grants::end_grants;
@@ -56,11 +57,12 @@ pub(crate) fn repost_shared<F: Fabric>(
 /// Opens a lane and sends the client its parameters.
 pub(crate) fn open_lane<F: Fabric>(
     worker: &mut Worker<F>,
-    command: OpenCommand<F>,
-    serial: u64,
+    mut command: OpenCommand<F>,
+    serial: u32,
 ) -> Result<ServerLane<F>, ConnectError> {
     let fabric = worker.fabric.clone();
     let index = worker.next_index();
+    command.admission.set_serial(serial);
     let plan = command.plan;
     let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
     queue_pair.max_send = send_depth(plan.response.facts(), command.window, fabric.capabilities());
@@ -84,7 +86,7 @@ pub(crate) fn open_lane<F: Fabric>(
     let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
     let mut made = Made { queue_pairs: vec![queue_pair], handle: None, keys: Vec::new(), line: None };
     let link = command.link.clone();
-    let opened = join(worker, &fabric, command, (index, serial), (queue_pair, beside), &mut made);
+    let opened = join(worker, &fabric, command, index, (queue_pair, beside), &mut made);
     if opened.is_err() {
         if let Some(handle) = made.handle {
             let _ = worker.domain.destroy_address_handle(handle);
@@ -105,11 +107,10 @@ impl<F: Fabric> Worker<F> {
     /// Returns the index for another lane.
     pub(super) fn next_index(&mut self) -> u16 {
         let index = self.lanes.iter().position(Option::is_none).unwrap_or_else(|| {
-            if self.lanes.len() == self.lanes.capacity() {
-                // By an eighth: lanes are large, and most of the memory of a client.
-                self.lanes.reserve_exact((self.lanes.len() / 8).max(8));
-            }
+            // Lanes are large, and most of the memory of a client.
+            grow(&mut self.lanes);
             self.lanes.push(None);
+            grow(&mut self.listed);
             self.listed.push(false);
             self.lanes.len() - 1
         });
@@ -240,7 +241,7 @@ fn join<F: Fabric>(
     worker: &mut Worker<F>,
     fabric: &F,
     command: OpenCommand<F>,
-    (index, serial): (u16, u64),
+    index: u16,
     (queue_pair, beside): (QueuePairId, Option<QueuePairConfig>),
     made: &mut Made<F>,
 ) -> Result<ServerLane<F>, ConnectError> {
@@ -270,7 +271,7 @@ fn join<F: Fabric>(
     // The region and the offset of the control line.
     let (region, line_at) = match (command.region, &made.line) {
         (Some(region), _) => (region, 0),
-        (None, Some(line)) => (line.region.clone(), line.at),
+        (None, Some(line)) => (line.region.clone(), u32::from(line.at)),
         (None, None) => return Err(ConnectError::Handshake("the lane has no control line".into())),
     };
     let control_key = link.grant(region.memory(), Access::WRITE)?;
@@ -406,15 +407,13 @@ fn join<F: Fabric>(
     });
     send(&link, &ready)?;
     let leased = match (pool, command.staged, made.line.take()) {
-        (Some((place, ..)), Some(staged), Some(line)) => {
-            Some(Box::new(LeasedLane::new(command.client, staged, place, line)))
+        (Some((place, _, key)), Some(staged), Some(line)) => {
+            Some(Box::new(LeasedLane::new(staged, [key, control_key], place, line.at)))
         }
         _ => None,
     };
     Ok(ServerLane::new(LaneParts {
         index,
-        session: command.session,
-        serial,
         link,
         plan,
         queue_pair,
@@ -428,7 +427,6 @@ fn join<F: Fabric>(
         published,
         tx,
         rx,
-        region,
         client_key: RegionKey(command.client_key.0),
         window: command.window,
         config: Arc::clone(&worker.shared().config),

@@ -62,7 +62,7 @@ pub trait PolledService<F: Fabric>: Send {
 pub struct Later<'a, F: Fabric> {
     pub(super) inbox: &'a Arc<Inbox<F>>,
     pub(super) lane: u16,
-    pub(super) serial: u64,
+    pub(super) serial: u32,
     pub(super) call: ReplyTo,
     pub(super) deadline: Nanos,
     pub(super) is_kept: &'a mut bool,
@@ -151,12 +151,12 @@ impl<F: Fabric> Dispatcher<F> {
         cx.fabric.host().charge(Work::Dispatch, 1);
         cx.fabric.host().checkpoint(Site::BeforeDispatch);
         let Call { function, deadline, .. } = call;
-        let request = Request { function, payload, session: lane.session, deadline, clock: &self.now };
+        let request = Request { function, payload, session: lane.session(), deadline, clock: &self.now };
         let mut is_kept = false;
         let later = Later {
             inbox: &self.inbox,
             lane: lane.index,
-            serial: lane.serial,
+            serial: lane.serial(),
             call: call.reply_to(),
             deadline,
             is_kept: &mut is_kept,

@@ -17,7 +17,7 @@ const KEPT_COPIES: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientId {
     pub(crate) lane: u16,
-    pub(crate) serial: u64,
+    pub(crate) serial: u32,
 }
 
 /// A call that is not taken yet.
@@ -41,7 +41,7 @@ pub(crate) struct HeldLane {
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     /// Lanes with waiting calls, and their serial numbers; served round-robin.
-    turns: VecDeque<(u16, u64)>,
+    turns: VecDeque<(u16, u32)>,
     /// Buffers of earlier copies, for reuse.
     copies: Vec<Vec<u8>>,
 }
@@ -87,10 +87,11 @@ impl<F: Fabric> Dispatcher<F> {
         let mut copy = held.copies.pop().unwrap_or_default();
         copy.extend_from_slice(payload);
         fabric.host().charge(Work::CopyBytes, payload.len() as u32);
-        let of_lane = lane.held.get_or_insert_default();
+        let (index, serial) = (lane.index, lane.serial());
+        let of_lane = &mut lane.transfers.make().held;
         of_lane.waiting.push_back(Waiting { call, payload: copy });
         if !std::mem::replace(&mut of_lane.listed, true) {
-            held.turns.push_back((lane.index, lane.serial));
+            held.turns.push_back((index, serial));
         }
         lane.in_service += 1;
         true
@@ -131,11 +132,13 @@ impl<F: Fabric> Worker<F> {
     }
 
     /// Returns the next lane with waiting calls, and its serial number, in round-robin order.
-    pub(crate) fn next_held(&mut self) -> Option<(u16, u64)> {
+    pub(crate) fn next_held(&mut self) -> Option<(u16, u32)> {
         let held = self.dispatcher.held.as_mut()?;
         while let Some((index, serial)) = held.turns.pop_front() {
             let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::as_mut) else { continue };
-            let Some(of_lane) = lane.held.as_mut().filter(|_| lane.serial == serial) else { continue };
+            let is_same = lane.serial() == serial;
+            let Some(made) = lane.transfers.made_mut().filter(|_| is_same) else { continue };
+            let of_lane = &mut made.held;
             if !of_lane.waiting.is_empty() {
                 held.turns.push_back((index, serial));
                 return Some((index, serial));
@@ -154,7 +157,8 @@ impl<F: Fabric> Worker<F> {
     ) -> Result<Option<usize>, NotTaken> {
         loop {
             let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotTaken::Gone) };
-            let Some(of_lane) = &mut lane.held else { return Ok(None) };
+            let Some(made) = lane.transfers.made_mut() else { return Ok(None) };
+            let of_lane = &mut made.held;
             let Some(first) = of_lane.waiting.front() else { return Ok(None) };
             let (Dispatcher { clock, held, .. }, host) = (&mut self.dispatcher, self.fabric.host());
             // The thread that takes calls also does what they ask for.
@@ -205,12 +209,12 @@ impl<F: Fabric> Worker<F> {
         size: usize,
     ) -> Result<(), NotAnswered> {
         let Some(lane) = lane_of(&mut self.lanes, client) else { return Err(NotAnswered::Gone) };
-        let oldest = lane.held.as_ref().and_then(|of_lane| of_lane.taken.front().copied());
+        let oldest = lane.transfers.made().and_then(|made| made.held.taken.front().copied());
         let Some(call) = oldest else { return Err(NotAnswered::NothingTaken) };
         let cx = &mut Cx::of(&self.fabric, &mut self.domain);
         let answered = self.dispatcher.answer_from(cx, lane, call, buffer, size)?;
-        if let Some(of_lane) = &mut lane.held {
-            of_lane.taken.pop_front();
+        if let Some(made) = lane.transfers.made_mut() {
+            made.held.taken.pop_front();
         }
         lane.in_service = lane.in_service.saturating_sub(1);
         let broke = answered.is_err();
@@ -226,5 +230,5 @@ fn no_memory<F: Fabric>(lane: &ServerLane<F>) -> NotAnswered {
 
 fn lane_of<F: Fabric>(lanes: &mut [Option<ServerLane<F>>], client: ClientId) -> Option<&mut ServerLane<F>> {
     let lane = lanes.get_mut(client.lane as usize)?.as_mut()?;
-    (lane.serial == client.serial).then_some(lane)
+    (lane.serial() == client.serial).then_some(lane)
 }

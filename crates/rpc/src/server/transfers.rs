@@ -4,6 +4,7 @@
 use super::config::ServerConfig;
 use super::dispatch::Call;
 use super::lane::Waiting;
+use super::pulled_calls::HeldLane;
 use crate::path::large::{InboundTransfers, TransferQueue};
 use crate::path::pipelined::PipelinedReads;
 use crate::path::rendezvous::Pool;
@@ -27,6 +28,8 @@ pub(crate) struct Transfers<F: Fabric> {
     /// Large requests that the client writes or sends in fragments.
     pub(crate) arriving: Vec<Call>,
     pub(crate) inbound: InboundTransfers<F>,
+    /// Calls held for the thread that runs the worker.
+    pub(crate) held: HeldLane,
     /// Large requests that are READ in pieces.
     pub(crate) pipelined_reads: PipelinedReads<F>,
 }
@@ -75,6 +78,7 @@ impl<F: Fabric> LaneTransfers<F> {
                 exports: Pool::new(large.is_read().then(|| link.clone()), config.large_response_memory),
                 arriving: Vec::new(),
                 inbound: InboundTransfers::new(link.clone(), *large, config.large_memory, *window),
+                held: HeldLane::default(),
                 pipelined_reads: PipelinedReads::new(*window),
             })
         })

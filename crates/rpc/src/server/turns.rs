@@ -190,8 +190,6 @@ struct State {
     /// The client whose requests were told to the time server last.
     told: ClientId,
     turn: Arc<Turn>,
-    /// The number of lanes of each client, on all workers.
-    lanes: BTreeMap<ClientId, u16>,
     /// The number of lanes of all clients, on all workers.
     by_turns: usize,
     /// The number of lanes that take no turns, on all workers.
@@ -205,7 +203,7 @@ struct State {
 impl State {
     /// Makes the groups smaller by as many clients as have the lanes that take no turns.
     fn make_room(&mut self) {
-        let clients = (self.lasting * self.lanes.len()).div_ceil(self.by_turns.max(1));
+        let clients = (self.lasting * self.schedule.own_count()).div_ceil(self.by_turns.max(1));
         self.schedule.make_room(clients);
     }
 }
@@ -228,7 +226,6 @@ impl Turns {
                 others: BTreeMap::new(),
                 told: 0,
                 turn,
-                lanes: BTreeMap::new(),
                 by_turns: 0,
                 lasting: 0,
                 counts: GroupCounters::default(),
@@ -361,16 +358,13 @@ impl Turns {
     /// Adds a lane of a client.
     pub(super) fn join(&self, client: ClientId) {
         let mut state = self.lock();
-        let lanes = state.lanes.entry(client).or_default();
-        *lanes += 1;
         state.by_turns += 1;
-        if state.lanes[&client] == 1
+        if state.schedule.add_lane(client)
             && let Some(common) = &mut state.common
         {
             let group = common.cycle.group_of(client);
             common.groups[group].push(client);
         }
-        state.schedule.join(client);
         state.make_room();
         self.change(&mut state, None);
     }
@@ -379,7 +373,7 @@ impl Turns {
     pub(crate) fn count_lasting(&self, opens: bool) {
         let mut state = self.lock();
         state.lasting = if opens { state.lasting + 1 } else { state.lasting.saturating_sub(1) };
-        if !state.lanes.is_empty() {
+        if state.schedule.own_count() > 0 {
             state.make_room();
             self.change(&mut state, None);
         }
@@ -388,12 +382,7 @@ impl Turns {
     /// Removes a lane of a client.
     pub(super) fn leave(&self, client: ClientId) {
         let mut state = self.lock();
-        let Some(lanes) = state.lanes.get_mut(&client) else { return };
-        *lanes -= 1;
-        let is_gone = *lanes == 0;
-        if is_gone {
-            state.lanes.remove(&client);
-        }
+        let Some(is_gone) = state.schedule.remove_lane(client) else { return };
         state.by_turns = state.by_turns.saturating_sub(1);
         state.make_room();
         if is_gone {
@@ -432,8 +421,8 @@ impl Turns {
 
     /// Begins the slice of the common cycle at this time.
     fn advance(&self, state: &mut State, now: Nanos) -> bool {
-        let State { common: Some(common), lanes, .. } = state else { return false };
-        common.advance(now, lanes.keys().copied());
+        let State { common: Some(common), schedule, .. } = state else { return false };
+        common.advance(now, schedule.own());
         self.change(state, Some(now));
         true
     }
@@ -455,8 +444,8 @@ impl Turns {
     pub(crate) fn follow(&self, estimate: Estimate, cycle: &Arc<Cycle>, now: Nanos) {
         let mut state = self.lock();
         let Some(common) = &mut state.common else {
-            let clients = state.lanes.keys().copied();
-            state.common = Some(InCycle::new(estimate, Arc::clone(cycle), clients));
+            let common = InCycle::new(estimate, Arc::clone(cycle), state.schedule.own());
+            state.common = Some(common);
             self.is_common.store(true, Ordering::Relaxed);
             self.advance(&mut state, now);
             return;
@@ -470,10 +459,11 @@ impl Turns {
     /// among them, so that it knows them.
     pub(crate) fn own_counts(&self) -> Vec<Count> {
         let mut state = self.lock();
-        let State { schedule, lanes, told, .. } = &mut *state;
-        let behind = lanes.range((std::ops::Bound::Excluded(*told), std::ops::Bound::Unbounded));
-        let clients: Vec<ClientId> =
-            behind.chain(lanes.range(..=*told)).map(|(client, _)| *client).take(MAX_COUNTS).collect();
+        let State { schedule, told, .. } = &mut *state;
+        let first = *told;
+        let behind = first.checked_add(1).into_iter().flat_map(|from| schedule.own_from(from));
+        let before = schedule.own().take_while(|client| *client <= first);
+        let clients: Vec<ClientId> = behind.chain(before).take(MAX_COUNTS).collect();
         *told = clients.last().copied().unwrap_or(0);
         let count = |client| {
             let (calls, bytes) = schedule.take_counts(client);
@@ -508,10 +498,10 @@ impl Turns {
         most: impl FnOnce(usize) -> usize,
     ) -> Vec<CycleGroup> {
         let mut state = self.lock();
-        let State { schedule, lanes, others, .. } = &mut *state;
+        let State { schedule, others, .. } = &mut *state;
         others.retain(|client, heard| {
             let stays = now.saturating_sub(*heard) < forgotten;
-            if !stays && !lanes.contains_key(client) {
+            if !stays && !schedule.has_lanes(*client) {
                 schedule.leave(*client);
             }
             stays

@@ -24,6 +24,7 @@ use super::open::{self, DatagramPair};
 use super::polled::{Polled, Services};
 use super::slow::{FunctionSet, Sampling};
 use super::turns::Turns;
+use crate::grouped::sorted::SortedMap;
 use crate::path::credits::degree_of;
 use crate::path::pipelined::Pulled;
 use crate::path::posting::repost;
@@ -40,7 +41,6 @@ use dunlin_fabric::{
     ReceiveTarget, SharedReceiveQueueId, Site, ThreadDomain, WaitMode, Wake, WithSources, Work, end_of,
     nanos,
 };
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -102,13 +102,13 @@ pub struct Worker<F: Fabric> {
     /// The queue pair for datagrams; created with the first lane that needs it.
     pub(crate) datagrams: Option<DatagramPair<F>>,
     pub(crate) lanes: Vec<Option<ServerLane<F>>>,
-    pub(crate) by_queue_pair: BTreeMap<QueuePairId, u16>,
+    pub(crate) by_queue_pair: SortedMap<QueuePairId, u16>,
     completions: Vec<Completion<F::Memory>>,
     scratch: Box<Scratch>,
     pub(crate) fabric: F,
     pub(super) dispatcher: Dispatcher<F>,
     number: u16,
-    serials: u64,
+    serials: u32,
     ticks: u32,
     cold: usize,
     /// Lanes whose leases end; created with the first one.
@@ -181,7 +181,7 @@ impl<F: Fabric> Worker<F> {
             receive_arena: None,
             datagrams: None,
             lanes: Vec::new(),
-            by_queue_pair: BTreeMap::new(),
+            by_queue_pair: SortedMap::default(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
             scratch: scratch(),
             fabric: fabric.clone(),
@@ -516,7 +516,7 @@ impl<F: Fabric> Worker<F> {
         if violation == Violation::Broken {
             tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, violation = %WithSources(&violation), "a lane is closed");
         } else {
-            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, violation = %WithSources(&violation), "a client broke the protocol; its lane is closed");
+            tracing::warn!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session(), violation = %WithSources(&violation), "a client broke the protocol; its lane is closed");
         }
         let link = lane.link().clone();
         self.remove(index);
@@ -544,7 +544,7 @@ impl<F: Fabric> Worker<F> {
             self.on_datagram(completion);
             return 0;
         }
-        let Some(&index) = self.by_queue_pair.get(&completion.queue_pair) else {
+        let Some(&index) = self.by_queue_pair.get(completion.queue_pair) else {
             // The lane is gone. A RECV of the shared queue is posted again; the buffer of an outgoing message is not one.
             let is_shared =
                 matches!(route::parse(completion.id), Some(Route::Receive { lane: route::SHARED }));
@@ -665,10 +665,10 @@ impl<F: Fabric> Worker<F> {
     /// Removes a lane. Answers of its calls that run elsewhere are dropped.
     fn remove(&mut self, index: u16) {
         let Some(mut lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
-        self.by_queue_pair.remove(&lane.queue_pair);
-        self.dispatcher.shared.lane_bytes.fetch_sub(lane.counted, Ordering::Relaxed);
-        if let Some(unreliable) = lane.unreliable {
-            self.by_queue_pair.remove(&unreliable);
+        self.by_queue_pair.remove(lane.queue_pair);
+        self.dispatcher.shared.lane_bytes.fetch_sub(lane.opened_bytes(), Ordering::Relaxed);
+        if let Some(unreliable) = lane.unreliable() {
+            self.by_queue_pair.remove(unreliable);
             let _ = self.domain.destroy_queue_pair(unreliable);
         }
         if let Some(handle) = lane.tx.address_handle() {
@@ -682,7 +682,7 @@ impl<F: Fabric> Worker<F> {
         self.ready.retain(|ready| *ready != index);
         self.listed[index as usize] = false;
         if lane.leased.is_none() {
-            self.domain.unwatch(&lane.region);
+            self.domain.unwatch(lane.region());
         }
         let _ = self.domain.destroy_queue_pair(lane.queue_pair);
         self.leave_group(&mut lane);
@@ -720,7 +720,7 @@ impl<F: Fabric> Worker<F> {
             self.told = true;
             match command {
                 Command::Open(command) => {
-                    self.serials += 1;
+                    self.serials = self.serials.wrapping_add(1);
                     let (link, number) = (command.link.clone(), command.number);
                     match open::open_lane(self, *command, self.serials) {
                         Ok(lane) => self.insert(lane),
@@ -732,7 +732,7 @@ impl<F: Fabric> Worker<F> {
                 }
                 Command::Answer { lane, serial, call, status, payload } => {
                     let Some(Some(place)) = self.lanes.get_mut(lane as usize) else { continue };
-                    if place.serial != serial {
+                    if place.serial() != serial {
                         continue;
                     }
                     place.in_service = place.in_service.saturating_sub(1);
@@ -744,7 +744,7 @@ impl<F: Fabric> Worker<F> {
                 Command::Occupancy => self.set_mode(),
                 Command::Close { session } => {
                     for index in 0..self.lanes.len() {
-                        if self.lanes[index].as_ref().is_some_and(|lane| lane.session == session) {
+                        if self.lanes[index].as_ref().is_some_and(|lane| lane.session() == session) {
                             self.remove(index as u16);
                         }
                     }
@@ -771,12 +771,12 @@ impl<F: Fabric> Worker<F> {
         let by_completion = open::by_completion(&lane.plan);
         let index = self.next_index();
         self.by_queue_pair.insert(lane.queue_pair, index);
-        if let Some(unreliable) = lane.unreliable {
+        if let Some(unreliable) = lane.unreliable() {
             self.by_queue_pair.insert(unreliable, index);
         }
         let is_grouped = lane.leased.is_some();
         let is_renewed_apart = lane.is_renewed_apart();
-        self.dispatcher.shared.lane_bytes.fetch_add(lane.counted, Ordering::Relaxed);
+        self.dispatcher.shared.lane_bytes.fetch_add(lane.opened_bytes(), Ordering::Relaxed);
         self.lanes[index as usize] = Some(lane);
         self.by_completion += usize::from(by_completion || is_renewed_apart);
         self.join_group(index);

@@ -294,6 +294,17 @@ impl<F: Fabric> Client<F> {
         self.usually().submit_on(worker, function, payload)
     }
 
+    /// Makes the calls of a closure, whose requests leave together where they travel over UC or UD: in a list with one
+    /// doorbell for each connection, when the closure ends or looks for answers. Other requests leave at once.
+    pub fn post_together<T>(&mut self, calls: impl FnOnce(&mut Self) -> T) -> T {
+        let holding = each!(&mut self.policy, own => Some(own.hold()), _seat => None);
+        let done = calls(self);
+        if let Some(holding) = holding {
+            each!(&mut self.policy, own => own.release(holding), _seat => ());
+        }
+        done
+    }
+
     /// As [`submit_on`](Client::submit_on), but waits for room for at most [`ClientConfig::timeout`]. For
     /// callers without uncollected results.
     #[inline]

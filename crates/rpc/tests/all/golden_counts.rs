@@ -87,12 +87,25 @@ fn differences(
 
 /// Returns both sides' counts of [`CALLS`] calls of `size` bytes.
 fn measure(plan: Plan, size: usize) -> [CountSnapshot; 2] {
+    measure_together(plan, size, 1)
+}
+
+/// As [`measure`], with so many calls posted together.
+fn measure_together(plan: Plan, size: usize, together: u64) -> [CountSnapshot; 2] {
     let mut pair = Turns::new(with_plan(plan), |_| ());
-    let mut calls = |count| {
-        for number in 0..count {
-            let payload = pattern(size, number);
-            let call = pair.client.submit_on(0, ECHO, &payload).unwrap();
-            assert_eq!(pair.end(call).unwrap(), payload, "call {number}");
+    let mut calls = |count: u64| {
+        for batch in 0..count / together {
+            let numbers = batch * together..(batch + 1) * together;
+            let submit = |client: &mut Client<_>| -> Vec<_> {
+                numbers.clone().map(|n| client.submit_on(0, ECHO, &pattern(size, n)).unwrap()).collect()
+            };
+            let calls = match together {
+                1 => submit(&mut pair.client),
+                _ => pair.client.post_together(submit),
+            };
+            for (call, number) in calls.into_iter().zip(numbers.clone()) {
+                assert_eq!(pair.end(call).unwrap(), pattern(size, number), "call {number}");
+            }
         }
         pair.settle();
         pair.counts()
@@ -252,23 +265,30 @@ struct Case {
     name: String,
     plan: Plan,
     size: usize,
+    /// Calls that leave together.
+    together: u64,
 }
 
-/// Returns every protocol with a payload that is large for all of them, two protocols with sleeping sides,
-/// and one with payloads in pieces.
+/// Returns every protocol with a payload that is large for all of them, two protocols with sleeping sides, one with
+/// payloads in pieces, and those whose separate calls leave together, as the papers post them.
 fn others() -> impl Iterator<Item = Case> {
     let large = PROTOCOLS.iter().map(|protocol| {
         let plan = protocol.plan(CompletionMode::Busy);
-        Case { name: format!("{}, 8 KiB", protocol.name), plan, size: 8192 }
+        Case { name: format!("{}, 8 KiB", protocol.name), plan, size: 8192, together: 1 }
     });
     let asleep = ["Direct-WriteIMM", "Eager-SendRecv"].into_iter().map(|name| {
         let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Event);
-        Case { name: format!("{name}, asleep"), plan, size: 32 }
+        Case { name: format!("{name}, asleep"), plan, size: 32, together: 1 }
     });
     let pieces =
         Plan::new(RequestHalf::Write, ResponseHalf::Write).large(LargePayload::Pipelined, SMALL_LIMIT);
-    let pieces = Case { name: "Server-reply, 64 KiB in pieces".to_owned(), plan: pieces, size: 65_536 };
-    large.chain(asleep).chain([pieces])
+    let pieces =
+        Case { name: "Server-reply, 64 KiB in pieces".to_owned(), plan: pieces, size: 65_536, together: 1 };
+    let together = ["FaSST", "HERD"].into_iter().map(|name| {
+        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
+        Case { name: format!("{name}, 8 together"), plan, size: 32, together: 8 }
+    });
+    large.chain(asleep).chain([pieces]).chain(together)
 }
 
 #[test]
@@ -276,7 +296,7 @@ fn large_payloads_pieces_and_sleepers_cost_what_the_table_says() {
     bounded(|| {
         let (golden, mut wrong) = (golden(), String::new());
         for case in others() {
-            let counts = measure(case.plan, case.size);
+            let counts = measure_together(case.plan, case.size, case.together);
             let Some([client, server]) = golden.get(&case.name) else {
                 wrong += &format!(
                     "{} is not in the table\nclient\n{}server\n{}\n",

@@ -331,11 +331,14 @@ impl Player {
         let mut open: Vec<(CallId, usize)> = Vec::with_capacity(size);
         while self.wants() {
             let since = self.sim.time();
-            while open.len() < size && self.left > 0 {
-                let next = self.next();
-                let id = client.submit_on(next.worker, next.id(), &table.payload[..next.bytes])?;
-                open.push((id, next.function));
-            }
+            client.post_together(|client| {
+                while open.len() < size && self.left > 0 {
+                    let next = self.next();
+                    let id = client.submit_on(next.worker, next.id(), &table.payload[..next.bytes])?;
+                    open.push((id, next.function));
+                }
+                Ok(())
+            })?;
             for (id, _) in &open {
                 drop(client.wait(*id)?);
             }

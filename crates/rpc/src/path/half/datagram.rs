@@ -22,6 +22,10 @@
 //! FaSST, 8 KiB, server: posted_send 1024, posted_read 1024, posted_signaled 1040, posted_inline 1024, doorbells
 //!   2048, posted_receive 2048, bytes_posted 8454144, bytes_received 131072, completed_send 16, completed_read
 //!   1024, completed_receive 2048
+//! FaSST, 8 together, client: posted_send 1024, posted_signaled 16, posted_inline 1024, doorbells 128,
+//!   posted_receive 1024, bytes_posted 65536, bytes_received 65536, completed_send 16, completed_receive 1024
+//! FaSST, 8 together, server: posted_send 1024, posted_signaled 16, posted_inline 1024, doorbells 128,
+//!   posted_receive 1024, bytes_posted 65536, bytes_received 65536, completed_send 16, completed_receive 1024
 //! ```
 
 use super::protocol::Protocol;
@@ -35,7 +39,7 @@ use crate::path::sending::Sending;
 use crate::path::tx::TxError;
 use crate::path::{Cx, MAX_MESSAGE, route, rx};
 use dunlin_fabric::{
-    AddressHandleId, Buffer, Capabilities, Fabric, Host, Operation, PostError, ThreadDomain, Transport, Work,
+    AddressHandleId, Buffer, Capabilities, Fabric, Host, Operation, ThreadDomain, Transport, Work,
     WorkRequest,
 };
 use dunlin_wire::{BODY_OFFSET, ENTRY_META_BYTES, LINE, TAG_BYTES, TagKey};
@@ -153,15 +157,14 @@ impl<F: Fabric> Sender<F> for Outlet {
         let immediate = Some(immediate(self.lane, end.sequence));
         let operation = Operation::Send { data, immediate, to: Some(self.to) };
         let request = WorkRequest { id: route::outgoing(end.lane), operation, signaled };
-        match cx.domain.post(end.queue_pair, request) {
-            Ok(()) => {
-                self.posted(signaled);
-                end.posted_shared(signaled);
-                Ok(())
-            }
-            Err(PostError::QueueFull) => Err(TxError::Full),
-            Err(_) => Err(TxError::Broken),
-        }
+        end.post_or_list(cx.domain, request)?;
+        self.posted(signaled);
+        end.posted_shared(signaled);
+        Ok(())
+    }
+
+    fn gathers(&self) -> bool {
+        true
     }
 
     fn address_handle(&self) -> Option<AddressHandleId> {

@@ -99,6 +99,13 @@ macro_rules! halves {
                 }
             }
 
+            #[inline]
+            fn gathers(&self) -> bool {
+                match self {
+                    $($(TxHalf::$sender(half) => Sender::<F>::gathers(half),)?)+
+                }
+            }
+
             fn requests<'a>(
                 &self,
                 end: &Sending<F>,

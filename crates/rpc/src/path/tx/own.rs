@@ -3,6 +3,7 @@
 
 use super::{Tx, TxError};
 use crate::path::half::{Message, Sender};
+use crate::path::listed::MAX_KEPT;
 use crate::path::{Cx, MAX_MESSAGE, route};
 use dunlin_fabric::{Buffer, Data, Fabric, Host, Work, WorkRequest};
 use dunlin_wire::{BODY_OFFSET, Header, SingleLayout};
@@ -46,7 +47,7 @@ impl<F: Fabric> Tx<F> {
     }
 
     /// Sets whether messages wait for the next one or for [`post_listed`](super::Sending::post_listed). Only for an end that
-    /// [`takes_own`](Tx::takes_own).
+    /// [`takes_own`](Tx::takes_own) or [`gathers`](Tx::gathers).
     pub(crate) fn hold(&mut self, holds: bool) {
         self.end.holds = holds;
     }
@@ -81,6 +82,32 @@ impl<F: Fabric> Tx<F> {
         }
         self.sent(layout.total());
         Ok(())
+    }
+
+    /// Returns whether messages that are [held](Tx::hold) leave under one doorbell.
+    #[inline]
+    pub(crate) fn gathers(&self) -> bool {
+        self.half.gathers()
+    }
+
+    /// Puts a message behind those that wait, and posts all of them unless they are held.
+    pub(super) fn gather(&mut self, cx: &mut Cx<'_, F>, message: Message<'_>) -> Result<(), TxError> {
+        let max_inline = self.end.max_inline;
+        self.end.max_inline = max_inline.min(MAX_KEPT as u32);
+        let put = self.half.put(&mut self.end, cx, message);
+        self.end.max_inline = max_inline;
+        put?;
+        if self.end.holds { Ok(()) } else { self.post_held(cx) }
+    }
+
+    /// Ends [`hold`](Tx::hold), and posts what waits. Without room for all of it the rest waits for the next message, or
+    /// for another call.
+    pub(crate) fn post_held(&mut self, cx: &mut Cx<'_, F>) -> Result<(), TxError> {
+        self.end.holds = false;
+        match self.end.post_listed(cx.domain) {
+            Ok(()) | Err(TxError::Full) => Ok(()),
+            Err(TxError::Broken) => Err(TxError::Broken),
+        }
     }
 
     /// Puts a message into the list.

@@ -19,7 +19,7 @@ const HEALTH_AT_ONCE: usize = 256;
 pub(super) struct ClosingLane {
     index: u16,
     /// The lane's serial number.
-    serial: u64,
+    serial: u32,
     /// When the lane ends at the latest.
     until: Nanos,
     /// The lane does not end before this time; 0 as long as it has had no work since its client closed it.
@@ -31,13 +31,13 @@ impl<F: Fabric> Worker<F> {
     /// when it has no work left.
     pub(super) fn begin_closing(&mut self, session: u64, number: u16, link: &F::Link) {
         let mut lanes = self.lanes.iter().flatten();
-        let Some(lane) = lanes.find(|lane| lane.session == session && lane.number() == number) else {
+        let Some(lane) = lanes.find(|lane| lane.session() == session && lane.number() == number) else {
             // It broke, or it could not be opened.
             let text = "the lane has ended already";
             return super::open::refuse_with(link, number, RefusalCode::UNKNOWN_LANE, text);
         };
         let until = self.fabric.host().now().saturating_add(PATIENCE);
-        self.closing.push(ClosingLane { index: lane.index, serial: lane.serial, until, busy_until: 0 });
+        self.closing.push(ClosingLane { index: lane.index, serial: lane.serial(), until, busy_until: 0 });
         self.ending = true;
     }
 
@@ -63,12 +63,12 @@ impl<F: Fabric> Worker<F> {
         let mut closing = std::mem::take(&mut self.closing);
         closing.retain_mut(|closing| {
             let index = usize::from(closing.index);
-            if self.lanes[index].as_ref().is_none_or(|lane| lane.serial != closing.serial) {
+            if self.lanes[index].as_ref().is_none_or(|lane| lane.serial() != closing.serial) {
                 return false;
             }
             let served = self.serve_lane(index);
             handled += served;
-            let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.serial == closing.serial) else {
+            let Some(lane) = self.lanes[index].as_ref().filter(|lane| lane.serial() == closing.serial) else {
                 return false;
             };
             let now = self.fabric.host().now();
@@ -91,7 +91,7 @@ impl<F: Fabric> Worker<F> {
     fn end_closed(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
         let (link, number, taken) = (lane.link().clone(), lane.number(), lane.rx.sequence());
-        tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, "a lane is closed by its client");
+        tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session(), "a lane is closed by its client");
         self.give_back(index);
         if let Ok(mark) = Record::Drained(Drained { lane: number, taken }).encode()
             && link.send(&mark).is_err()
@@ -112,7 +112,7 @@ impl<F: Fabric> Worker<F> {
             let index = self.checked;
             let Some(lane) = &self.lanes[index] else { continue };
             let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
-            if !ready(lane.queue_pair) || !lane.unreliable.is_none_or(ready) {
+            if !ready(lane.queue_pair) || !lane.unreliable().is_none_or(ready) {
                 self.give_back(index as u16);
             }
         }
@@ -130,7 +130,7 @@ impl<F: Fabric> Worker<F> {
 impl<F: Fabric> ServerLane<F> {
     /// Returns the keys of all memory that the client may access.
     fn granted_keys(&self) -> Vec<RegionKey> {
-        let mut keys = self.granted.to_vec();
+        let mut keys: Vec<RegionKey> = self.granted().collect();
         keys.extend(self.transfers.keys());
         keys
     }

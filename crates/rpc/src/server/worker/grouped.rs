@@ -1,15 +1,16 @@
 //! The lanes whose leases end, in the rounds of a worker: ScaleRPC's warm-up and context switch (sections 3.3, 3.4).
 //!
 //! In each round the worker looks at the words of the running and the next group, READs what they announce, and
-//! serves the lanes of the running group: first the requests that were READ, then those in the zone. When the slice
-//! ends, each lane of the group gets a last look and loses its lease.
+//! serves the lanes of the running group: first the requests that were READ, then those in the zone. A word is looked
+//! at in one round of 64 during a lease, in which it announces nothing. When the slice ends, each lane of the group
+//! gets a last look and loses its lease.
 
-use super::Worker;
+use super::{HEALTH_EVERY, Worker};
 use crate::error::ConnectError;
 use crate::grouped::zones::Zones;
 use crate::grouped::{Lease, Mark};
 use crate::path::{Cx, MAX_MESSAGE, TxError, Violation, route};
-use crate::server::groups::{GroupMemory, Groups, Pool, READ_BYTES, ZONE_BYTES};
+use crate::server::groups::{GroupMemory, Groups, Pool, READ_BYTES, ZONE_BYTES, client_of};
 use crate::server::lane::ServerLane;
 use crate::server::lines::ControlLine;
 use dunlin_fabric::{
@@ -64,7 +65,7 @@ impl<F: Fabric> Worker<F> {
     /// Gives the line of a lane back that could not be opened.
     pub(crate) fn give_back_line(&mut self, line: &ControlLine<F>) {
         if let Some(groups) = &mut self.groups {
-            groups.lines.give_back(line);
+            groups.lines.give_back(&line.region, line.at);
         }
     }
 
@@ -73,7 +74,9 @@ impl<F: Fabric> Worker<F> {
         let shared = &self.dispatcher.shared;
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
         match (&mut self.groups, &lane.leased) {
-            (Some(groups), Some(leased)) => groups.join(&shared.turns, leased.client, index),
+            (Some(groups), Some(_)) => {
+                groups.join(&shared.turns, client_of(lane.connection(), shared.is_deployed), index);
+            }
             (_, None) => shared.turns.count_lasting(true),
             (None, Some(_)) => {}
         }
@@ -81,13 +84,15 @@ impl<F: Fabric> Worker<F> {
 
     /// Removes a lane from the groups. Its queue pair must be destroyed: nothing of it arrives in its zone any more.
     pub(super) fn leave_group(&mut self, lane: &mut ServerLane<F>) {
+        let shared = &self.dispatcher.shared;
+        let client = client_of(lane.connection(), shared.is_deployed);
         if let (Some(groups), Some(leased)) = (&mut self.groups, &mut lane.leased) {
             self.reading = self.reading.saturating_sub(usize::from(leased.member.is_reading()));
             leased.member.gone(&mut groups.pools[leased.pool()].zones);
-            groups.lines.give_back(&leased.line);
-            groups.leave(&self.dispatcher.shared.turns, leased.client, lane.index);
+            groups.lines.give_back(lane.tx.end.control(), leased.line);
+            groups.leave(&shared.turns, client, lane.index);
         } else if lane.leased.is_none() {
-            self.dispatcher.shared.turns.count_lasting(false);
+            shared.turns.count_lasting(false);
         }
     }
 
@@ -184,14 +189,19 @@ impl<F: Fabric> Worker<F> {
     fn give_up(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(usize::from(index)) else { return };
         let link = lane.link().clone();
-        tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session, "a client that makes no calls loses its connection: its zone is needed");
+        tracing::debug!(target: "dunlin::server", worker = self.number, lane = index, session = lane.session(), "a client that makes no calls loses its connection: its zone is needed");
         self.remove(index);
         link.close();
     }
 
     /// Serves a lane of the running group. A lease may begin if `may_lease`.
     fn serve_member(&mut self, index: u16, may_lease: bool) -> usize {
-        self.look_at(index, true);
+        // A second line for each lane would make the round longer, in which a request waits. Only lies are found later.
+        let is_leased =
+            self.lanes.get(usize::from(index)).and_then(Option::as_ref).is_some_and(ServerLane::is_leased);
+        if !is_leased || self.ticks.is_multiple_of(HEALTH_EVERY) {
+            self.look_at(index, true);
+        }
         if let (Some(groups), Some(Some(lane))) = (&mut self.groups, self.lanes.get(usize::from(index)))
             && (lane.has_read() || lane.is_leased() && lane.rx.is_waiting())
         {
@@ -224,7 +234,7 @@ impl<F: Fabric> Worker<F> {
         };
         let Some(leased) = &mut lane.leased else { return false };
         self.fabric.host().charge(Work::PollMiss, 1);
-        let word = leased.word();
+        let word = leased.word(lane.tx.end.control());
         let zones = &mut groups.pools[leased.pool()].zones;
         let announced = leased.member.on_word(word, lane.rx.head(), ZONE_BYTES / LINE as u32, zones);
         let Ok(announced) = announced else {
@@ -285,7 +295,7 @@ impl<F: Fabric> Worker<F> {
             }
             let Some(leased) = &mut lane.leased else { return handled };
             let Some(buffer) = leased.read.take() else { return handled };
-            let at = leased.executed as usize;
+            let at = usize::from(leased.executed);
             let pool = &mut groups.pools[leased.pool()];
             // A lease begins with a message: nothing answers a `Skip`, so its client would not hear of the lease.
             let may_lease = may_lease && matches!(message_at(&buffer, at), Ok(Some(_)));
@@ -315,7 +325,7 @@ impl<F: Fabric> Worker<F> {
             match served {
                 Ok(end) if end < buffer.len() => {
                     if let Some(leased) = &mut lane.leased {
-                        (leased.read, leased.executed) = (Some(buffer), end as u32);
+                        (leased.read, leased.executed) = (Some(buffer), end as u16);
                     }
                 }
                 Ok(_) => {}
@@ -431,7 +441,9 @@ impl<F: Fabric> Worker<F> {
         let lines = taken.1.wrapping_sub(leased.counted.1);
         leased.counted = taken;
         let bytes = u64::from(lines) * LINE as u64;
-        groups.count(&self.dispatcher.shared.turns, leased.client, messages.into(), bytes);
+        let shared = &self.dispatcher.shared;
+        let client = client_of(lane.connection(), shared.is_deployed);
+        groups.count(&shared.turns, client, messages.into(), bytes);
     }
 }
 
