@@ -120,15 +120,13 @@ impl Part {
             let to = random.below(self.drawn.tier.nodes as u64) as usize;
             let begun = self.sim.time();
             if random.one_in(2) {
-                if let Some(Err(what)) = call_by_book(tier, &self.book, to, next).ok() {
+                if let Ok(Err(what)) = call_by_book(tier, &self.book, to, next) {
                     self.violate(what);
                 }
                 next += 1;
-            } else if let Err(what) = self.read(tier, to) {
+            } else if let Err(Some(wrong)) = self.read(tier, to) {
                 // The node may be gone, or the way to it; its bytes are right if they are there.
-                if let Some(wrong) = what {
-                    self.violate(wrong);
-                }
+                self.violate(wrong);
             }
             let took = self.sim.time() - begun;
             if took > self.drawn.tier.patience() {
@@ -222,7 +220,7 @@ pub(crate) fn root(sim: &Sim, drawn: &DrawnMembers, book: &CallLedger) {
         if let Some((process, server)) = directory.borrow_mut().take() {
             process.kill();
             // Nothing of a killed process runs any more.
-            std::mem::forget(server);
+            let _ = std::mem::ManuallyDrop::new(server);
             book.killed();
         }
         sim.host().sleep(sim.host().now() + back_after);
