@@ -253,21 +253,6 @@ impl<F: Fabric> Lmr<F> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_of_all_kinds_have_bounds() {
-        assert_eq!(bounds(&(2..5), 10), (2, 5));
-        assert_eq!(bounds(&(2..=5), 10), (2, 6));
-        assert_eq!(bounds(&(3..), 10), (3, 10));
-        assert_eq!(bounds(&.., 10), (0, 10));
-        assert_eq!(bounds(&(..=usize::MAX), 10), (0, usize::MAX));
-        assert_eq!(bounds(&(Bound::Excluded(usize::MAX), Bound::Unbounded), 10), (usize::MAX, 10));
-    }
-}
-
 impl<F: Fabric> InPlaceLmr for Lmr<F> {
     type Buffer = Buffer<F>;
 
@@ -283,5 +268,20 @@ impl<F: Fabric> InPlaceLmr for Lmr<F> {
             true => self.within(time).write_from(offset, buffer, range),
             false => self.within(time).read_into(offset, buffer, range),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_all_kinds_have_bounds() {
+        assert_eq!(bounds(&(2..5), 10), (2, 5));
+        assert_eq!(bounds(&(2..=5), 10), (2, 6));
+        assert_eq!(bounds(&(3..), 10), (3, 10));
+        assert_eq!(bounds(&.., 10), (0, 10));
+        assert_eq!(bounds(&(..=usize::MAX), 10), (0, usize::MAX));
+        assert_eq!(bounds(&(Bound::Excluded(usize::MAX), Bound::Unbounded), 10), (usize::MAX, 10));
     }
 }
