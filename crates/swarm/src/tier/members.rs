@@ -38,6 +38,7 @@ struct Part {
 
 impl Part {
     fn violate(&self, what: String) {
+        self.sim.tell(|| format!("life {}: {what}", self.first));
         self.book.violate(format!("node {}: {what}", self.node));
     }
 
@@ -48,6 +49,14 @@ impl Part {
             Ok(true) => self.sim.tell(|| format!("life {} of node {} has {view:?}", self.first, self.node)),
             Err(what) => self.violate(what),
         }
+    }
+
+    /// Returns whether a node stays outside until its operator starts it again: this one, or another.
+    fn is_refused(&self, tier: &Tier<Sim>) -> bool {
+        if tier.trouble().is_some_and(|trouble| trouble.contains("start this node again")) {
+            self.views.is_refused();
+        }
+        self.views.is_stuck()
     }
 
     /// Repeats an attempt until it succeeds.
@@ -68,8 +77,18 @@ impl Part {
         let served = || tier.register(SERVICE.0, SERVICE.1);
         let Some(calls) = self.retry("to serve", served) else { return };
         let spec = Spec::here().named(region_of(self.first)).grant_anyone(Rights::READ);
-        let made = || tier.malloc(64, spec.clone());
-        let Some(region) = self.retry("to make its region", made) else { return };
+        let made = || match self.is_refused(&tier) {
+            true => Ok(None),
+            false => tier.malloc(64, spec.clone()).map(Some),
+        };
+        let Some(made) = self.retry("to make its region", made) else { return };
+        let Some(region) = made else {
+            for step in [CHECK, FREE] {
+                self.stage.wait(&self.sim, step);
+                self.stage.complete(step);
+            }
+            return self.stage.wait(&self.sim, OVER);
+        };
         if let Err(error) = region.write(0, &self.first.to_le_bytes()) {
             return self.violate(format!("it cannot write its own bytes: {error}"));
         }
@@ -140,6 +159,7 @@ impl Part {
     /// read.
     fn read(&self, tier: &Tier<Sim>, of: usize) -> Result<(), Option<String>> {
         let life = self.views.life_of(of).ok_or(None)?;
+        self.sees(tier);
         let known = self.views.known_to_all(&name(of));
         let view = tier.map(region_of(life), Rights::READ).map_err(|error| {
             // A home that does not know all names says so. A node that was declared dead has lost its names until all nodes
@@ -150,6 +170,7 @@ impl Part {
                 return None;
             }
             self.sim.host().sleep(self.sim.host().now() + 5 * LOOK);
+            self.sees(tier);
             let lives = self.views.life_of(of) == Some(life) && self.views.known_to_all(&name(of)) == known;
             lives.then(|| format!("life {life} of node {of} serves, and its region is absent"))
         })?;
@@ -166,10 +187,7 @@ impl Part {
         let nodes = self.drawn.tier.nodes;
         self.retry("to see all nodes", || {
             self.sees(tier);
-            if tier.trouble().is_some_and(|trouble| trouble.contains("start this node again")) {
-                self.views.is_refused();
-            }
-            if self.views.is_stuck() {
+            if self.is_refused(tier) {
                 return Ok(());
             }
             let mut alive: Vec<String> = tier.nodes().collect();

@@ -68,13 +68,16 @@ impl Views {
         Ok(true)
     }
 
-    /// Returns the incarnation of a node by which all nodes that serve know it, if it is alive in the newest view.
+    /// Returns the incarnation of a node that is alive in the views of all nodes that serve, if it is the same in all.
     pub(super) fn known_to_all(&self, name: &str) -> Option<Epoch> {
         let state = self.state();
-        let member = state.views.get(&state.last()?)?.named(name)?;
-        let is_known = |life: &u64| state.seen.get(life).is_some_and(|seen| *seen >= member.incarnation);
-        let is_alive = member.state == MemberState::Alive && state.lives.values().all(is_known);
-        is_alive.then_some(member.incarnation)
+        let incarnation_in = |life: &u64| {
+            let member = state.views.get(state.seen.get(life)?)?.named(name)?;
+            (member.state == MemberState::Alive).then_some(member.incarnation)
+        };
+        let mut all = state.lives.values().map(incarnation_in);
+        let first = all.next().flatten()?;
+        all.all(|other| other == Some(first)).then_some(first)
     }
 
     /// A node has lost its number to another one, by a directory that heard of neither: it stays outside until its operator
