@@ -164,7 +164,7 @@ pub(crate) fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
     Err(Failure::Negative)
 }
 
-/// What a drain has done so far.
+/// The regions and bytes that a drain has moved so far, and the regions that stay.
 #[derive(Debug, Default)]
 struct Drained {
     moved: usize,

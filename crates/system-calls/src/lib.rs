@@ -2,7 +2,7 @@
 //! short list, or counts the sleeps and wake-ups of the thread. A filter cannot be taken away, so a watched thread belongs
 //! to a process of its own: the test binary, started again ([`Process`]).
 //!
-//! This crate holds the filters and these processes. It knows nothing of what is watched.
+//! This crate has the filters and these processes. The tests that use it have the operations.
 
 #[cfg(target_arch = "x86_64")]
 mod futex;

@@ -12,10 +12,9 @@ use crate::within::{Within, after, nothing, parts};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_tier::process::{BUFFER, MAX_CHANGED, Opened, ProcessRequest};
 use dunlin_tier::{AccessError, Rights};
-use dunlin_tier_node::{BufferError, InPlaceLmr, OperationError, RequestError, range_within};
-use std::ops::{Range, RangeBounds};
+use dunlin_tier_node::{BufferError, OperationError, RequestError, range_within};
+use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Memory for [`Lmr::read_into`] and [`Lmr::write_from`], made by [`Tier::buffer`]. Its bytes are zero at first.
 ///
@@ -229,20 +228,4 @@ impl Lmr<ShmFabric> {
     }
 }
 
-impl InPlaceLmr for Lmr<ShmFabric> {
-    type Buffer = Buffer;
-
-    fn run_in_place(
-        &self,
-        time: Duration,
-        offset: u64,
-        buffer: &mut Self::Buffer,
-        range: Range<usize>,
-        is_write: bool,
-    ) -> Result<(), OperationError> {
-        match is_write {
-            true => self.within(time).write_from(offset, buffer, range),
-            false => self.within(time).read_into(offset, buffer, range),
-        }
-    }
-}
+dunlin_tier_node::in_place_lmr!([] Lmr<ShmFabric>, Buffer);

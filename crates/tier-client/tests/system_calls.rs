@@ -9,7 +9,7 @@ use dunlin_system_calls::{Process, play, ready};
 use std::io::Read as _;
 
 #[path = "all/common.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the other tests use the rest")]
 mod common;
 
 #[cfg(target_arch = "x86_64")]

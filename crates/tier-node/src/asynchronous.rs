@@ -64,6 +64,30 @@ pub trait InPlaceLmr: TimedLmr {
     ) -> Result<(), OperationError>;
 }
 
+/// Implements [`InPlaceLmr`] by the methods of the same names of a type, with these generics and this type of buffers.
+#[macro_export]
+macro_rules! in_place_lmr {
+    ([$($generics:tt)*] $lmr:ty, $buffer:ty) => {
+        impl<$($generics)*> $crate::InPlaceLmr for $lmr {
+            type Buffer = $buffer;
+
+            fn run_in_place(
+                &self,
+                time: std::time::Duration,
+                offset: u64,
+                buffer: &mut $buffer,
+                range: std::ops::Range<usize>,
+                is_write: bool,
+            ) -> Result<(), $crate::OperationError> {
+                match is_write {
+                    true => self.within(time).write_from(offset, buffer, range),
+                    false => self.within(time).read_into(offset, buffer, range),
+                }
+            }
+        }
+    };
+}
+
 /// Implements [`TimedLmr`] by the methods of the same names of a type and of its lists.
 #[macro_export]
 macro_rules! timed_lmr {

@@ -59,13 +59,13 @@ impl<F: Fabric> Flight<F> {
         Box::new(Flight { posted, items, operations, deadline, until, is_answered: false })
     }
 
-    /// Returns the deadline: of the answer first, then of what is under way.
+    /// Returns the deadline of the answer; once the caller has that, the deadline of the requests under way.
     pub(crate) fn until(&self) -> Nanos {
         self.until
     }
 
-    /// Goes on with what has completions; returns whether all parts are over. Connections that still have parts at the end
-    /// of all time are given up.
+    /// Ends parts that have completions, and posts further operations of a list; returns whether all parts are over. Gives
+    /// up the connections whose requests have no completion by the second deadline.
     pub(crate) fn advance(&mut self, node: &Node<F>, carriers: &mut Carriers<F>, now: Nanos) -> bool {
         let Flight { posted, items, operations, deadline, until, is_answered } = self;
         let Some(path) = carriers.path(posted) else { return true };

@@ -1,6 +1,5 @@
 //! Buffers of the application in registered memory: the NIC reads and writes them in place.
 
-use crate::asynchronous::InPlaceLmr;
 use crate::error::{BufferError, OperationError, RequestError};
 use crate::item::Transfer;
 use crate::lmr::Lmr;
@@ -11,9 +10,8 @@ use crate::within::Within;
 use dunlin_fabric::{Fabric, Host, Loan, LocalBuffer, Nanos, RangeError, RegionRange, nanos};
 use dunlin_tier::process::NoDirect;
 use dunlin_tier::{AccessError, Cut, Cuts, Kind, Principal};
-use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// Registered memory of this process for [`Lmr::read_into`] and [`Lmr::write_from`], made by [`Tier::buffer`].
 /// Dereferences to a slice of its bytes, which are zero at first.
@@ -253,23 +251,7 @@ impl<F: Fabric> Lmr<F> {
     }
 }
 
-impl<F: Fabric> InPlaceLmr for Lmr<F> {
-    type Buffer = Buffer<F>;
-
-    fn run_in_place(
-        &self,
-        time: Duration,
-        offset: u64,
-        buffer: &mut Self::Buffer,
-        range: Range<usize>,
-        is_write: bool,
-    ) -> Result<(), OperationError> {
-        match is_write {
-            true => self.within(time).write_from(offset, buffer, range),
-            false => self.within(time).read_into(offset, buffer, range),
-        }
-    }
-}
+crate::in_place_lmr!([F: Fabric] Lmr<F>, Buffer<F>);
 
 #[cfg(test)]
 mod tests {

@@ -200,8 +200,8 @@ impl<F: Fabric> Lmr<F> {
 
     /// Gives the region, which has a name, a lease that begins now: it is freed when the lease runs out, as by
     /// [`free`](Lmr::free). `None` takes the lease away, and the region lives until it is freed. This handle needs
-    /// MASTER. The time is that of the node that keeps the record; a life of that node which a keeper has outlived begins
-    /// all leases anew. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    /// MASTER. The time is that of the node that keeps the record; the next life of a node with a keeper counts each
+    /// lease from its first moment. Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     ///
     /// A region that a process maps directly is freed when that process lets go, which it is asked for.
     ///

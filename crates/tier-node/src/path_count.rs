@@ -90,7 +90,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) processors: u32,
     /// The kind of the NIC, if it is known.
     pub(crate) nic: Option<Nic>,
-    /// The measured rates by connections; empty if there are none.
+    /// The measured rates by the number of connections. A device without measurements has no row.
     pub(crate) connections: &'a [ConnectionRow],
     /// The name of the device.
     pub(crate) device: &'a str,

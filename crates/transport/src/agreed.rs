@@ -221,7 +221,8 @@ fn told(said: &Announcement) -> Result<Scheme, ResolveError> {
     }
 }
 
-/// Asks each other process of the list that is not `known` for its fabric. A process that does not run has none.
+/// Asks the processes of the list, except this one and those that are `known`, for their fabrics. A process that does not
+/// run gives no answer.
 fn ask_all(
     members: &[Address],
     me: usize,

@@ -113,7 +113,7 @@ impl Seen {
         let of = |time: u32| (u32::BITS - time.leading_zeros()).saturating_sub(BEHIND.ilog2());
         let wanted = match std::mem::replace(&mut self.0[5], NO_USE) {
             _ if is_coarse => before.step.saturating_sub(BEHIND.ilog2()),
-            // What was taken since the base is not forgotten.
+            // Calls that were taken since the base keep their times.
             NO_USE => of(now.wrapping_sub(before.base)).max(before.step + 1),
             bits => u32::from(bits).saturating_sub(BEHIND.ilog2()),
         };

@@ -90,7 +90,7 @@ fn measure(plan: Plan, size: usize) -> [CountSnapshot; 2] {
     measure_together(plan, size, 1)
 }
 
-/// As [`measure`], with so many calls posted together.
+/// Counts as [`measure`] does, while the client posts several calls together.
 fn measure_together(plan: Plan, size: usize, together: u64) -> [CountSnapshot; 2] {
     let mut pair = Turns::new(with_plan(plan), |_| ());
     let mut calls = |count: u64| {

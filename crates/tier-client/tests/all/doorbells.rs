@@ -22,7 +22,8 @@ struct Posted {
 #[derive(Clone, Debug, Default)]
 struct Watch {
     posted: Arc<Mutex<Posted>>,
-    /// One list in so many is refused after its first request; 0 for none.
+    /// The period of refusals: each list whose number is a multiple of it is refused after its first request. No list is
+    /// refused with 0.
     refuses: Arc<AtomicU32>,
 }
 

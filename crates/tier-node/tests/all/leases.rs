@@ -41,7 +41,7 @@ fn a_region_is_freed_when_its_lease_runs_out_and_not_before() {
         wait(bob, MINUTE * 9 / 10);
         view.read(0, &mut [0; 8]).unwrap();
 
-        // A master of another node renews it. The time begins anew.
+        // A master of another node renews it: the lease counts from then on.
         view.lease(Some(2 * MINUTE)).unwrap();
         wait(bob, MINUTE * 19 / 10);
         view.read(0, &mut [0; 8]).unwrap();

@@ -32,7 +32,7 @@ impl Leases {
 
 impl Directory {
     /// Gives a region with a name a lease of `length` nanoseconds that begins at `now`, in the name of `by`, a master.
-    /// `None` takes the lease away. The next life of the node begins all leases anew.
+    /// `None` takes the lease away. The next life of the node counts each lease from its first moment.
     pub fn lease(
         &mut self,
         id: LmrId,
@@ -59,7 +59,7 @@ impl Directory {
         }
     }
 
-    /// Begins the leases of an earlier life anew, at `now`.
+    /// Counts each lease of an earlier life from `now` on, with its whole length.
     pub fn begin_leases(&mut self, now: u64) {
         for record in self.slots.iter_mut().filter_map(|slot| slot.record.as_mut()) {
             let old = record.lease;

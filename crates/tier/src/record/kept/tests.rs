@@ -85,7 +85,7 @@ proptest! {
             free
         };
         prop_assert_eq!(free(&next), free(&directory));
-        // Leases begin anew, in full. All ids had their names.
+        // The next life counts each lease from its first moment, with its whole length.
         next.begin_leases(7);
         prop_assert_eq!(next.next_lease_end(), directory.next_lease_end().map(|end| end - 70 + 7));
         prop_assert!(next.overdue(u64::MAX).eq(directory.overdue(u64::MAX)));
