@@ -7,20 +7,20 @@ use dunlin_command::interrupt::Interrupt;
 use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;
 use dunlin_report::Unit;
-use dunlin_tier_client::{Lent, LentRegion, RecordError, Refusal, RequestError, Tier};
+use dunlin_tier_client::{HandedOver, Lent, LentRegion, RecordError, Refusal, RequestError, Tier};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const DRAIN_HELP: &str = "\
-Regions that other nodes made and that have bytes in the memory of this node move to the memory of other nodes, one
-after the other, to the nodes in turns. Processes that use one map its name again, as with dunlin node move. A region
+The records of regions that were made at this node go to other nodes, which keep them from then on. Then the regions that
+have bytes in the memory of this node move to the memory of other nodes, one after the other, to the nodes in turns. Processes that use one map its name again, as with dunlin node move. A region
 stays, and the command exits with status 1, if it has no name, if a node does not stop to use it, or if no node has room
 for it. Ctrl-C ends the command between two regions, with status 130: those that have moved stay where they are then, and
 the others as they were. Run it again to go on.
-Regions that were made at this node do not move: they end with it, wherever their bytes are. The command names them.
-Their users copy them to another node (dunlin tier cp there) and free them, or you free them (dunlin node free). Then
-dunlin node leave ends the node without a loss. Other nodes may make new regions here until it has left.
+Then dunlin node leave ends the node without a loss. Regions without a name end with the processes that made them, and
+with the node. The command names the regions whose records could not go. Other nodes may make new regions here until it
+has left.
 Only the user who runs the node, and root, may drain it.
 
 Examples:
@@ -139,6 +139,7 @@ pub(crate) fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
     if let Some(wrong) = to.iter().find(|to| **to == node) {
         return Err(Failure::new(format!("{wrong} is the node whose memory is to be emptied")));
     }
+    let handed = hand_over(&tier, &to, &interrupt)?;
     let all = lent(&tier)?;
     if to.is_empty() && !all.is_empty() {
         return Err(Failure::new("there is no other node").help("start one, or give the regions up"));
@@ -150,7 +151,8 @@ pub(crate) fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
     let outcome = outcome.and_then(|()| await_release(&tier, drained.stuck, &interrupt));
     let Drained { moved, bytes, stuck } = drained;
     if matches!(outcome, Ok(()) | Err(Failure::Interrupted(_))) {
-        output::note(format_args!("{moved} regions moved away, {}", Unit::Bytes.format(bytes as f64)));
+        let bytes = Unit::Bytes.format(bytes as f64);
+        output::note(format_args!("{handed} records handed over; {moved} regions moved away, {bytes}"));
     }
     if let Err(Failure::Interrupted(_)) = outcome {
         output::note("interrupted: the other regions stay as they were; run the command again to go on");
@@ -162,6 +164,22 @@ pub(crate) fn drain(arguments: &DrainArguments) -> Result<ExitCode, Failure> {
     }
     output::note(format_args!("{stuck} regions of other nodes stay"));
     Err(Failure::Negative)
+}
+
+/// Hands the records of all regions that were made here to other nodes, in turns; returns their number.
+fn hand_over(tier: &Tier, to: &[String], interrupt: &Interrupt) -> Result<u64, Failure> {
+    let (mut handed, mut refused) = (0, 0);
+    for other in to.iter().cycle() {
+        interrupt.check()?;
+        let HandedOver { records, left } = tier.hand_over(other).map_err(Failure::new)?;
+        handed += records;
+        refused = if records == 0 { refused + 1 } else { 0 };
+        // All others had their turn, and got none.
+        if left == 0 || refused == to.len() {
+            break;
+        }
+    }
+    Ok(handed)
 }
 
 /// The regions and bytes that a drain has moved so far, and the regions that stay.
@@ -207,7 +225,7 @@ fn move_all(
     Ok(())
 }
 
-/// Names the regions that were made at the node, and says how they are saved.
+/// Names the regions that end with the node, and says how they are saved.
 fn say_held(tier: &Tier, node: &str) -> Result<(), Failure> {
     let held = tier.held().map_err(Failure::new)?;
     if held.named == 0 {
@@ -218,8 +236,8 @@ fn say_held(tier: &Tier, node: &str) -> Result<(), Failure> {
     let more =
         if more == 0 { String::new() } else { format!(" and {more} more (dunlin node leave lists them)") };
     output::note(format_args!(
-        "{} regions were made at {node} and end with it: {}{more}. To keep one, copy it at another node (dunlin tier cp NAME \
-         NEW), and free it (dunlin node free NAME)",
+        "{} regions end with {node}: {}{more}. Run the command again when another node runs, or copy them there (dunlin tier \
+         cp NAME NEW) and free them (dunlin node free NAME)",
         held.named,
         names.join(", ")
     ));

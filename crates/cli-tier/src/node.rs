@@ -47,14 +47,14 @@ A cluster whose nodes come and go:
   dunlin node directory rdma:10.0.0.1:7000           on one host
   dunlin node run --directory rdma:10.0.0.1:7000 --name node-1 --listen rdma:10.0.0.1:7100
   dunlin node leave
-A region to another node, and all regions of others out of the memory of this one:
+A region to another node, and all regions away from this one:
   dunlin node move data/model node-2
   dunlin node drain && dunlin node leave";
 
 const MOVE_HELP: &str = "\
 The bytes are copied while nobody uses the region, and the name leads to them as soon as all are there. Processes that
 have the region mapped get the error 'the region moves to another node', and map its name again. If a node does not stop
-to use the region, or has no room for it, the region stays where it is. Its record stays at the node where it was made.
+to use the region, or has no room for it, the region stays where it is. Its record stays at the nodes that keep it.
 
 Examples:
   dunlin node move data/model node-2
@@ -73,9 +73,9 @@ Examples:
   dunlin node directory rdma:10.0.0.1:7000 --token-file token --max-nodes 256";
 
 const LEAVE_HELP: &str = "\
-Regions that were made at the node, and regions whose bytes are in its memory, end with it. As long as there are any, the
-node stays, and the command lists them and exits with status 1; --force has it leave all the same. dunlin node drain
-moves those of other nodes away; copy those that were made here to another node with dunlin tier cp, and free them.
+Regions whose record no other node keeps, and regions whose bytes are in its memory, end with the node. As long as there
+are any, the node stays, and the command lists them and exits with status 1; --force has it leave all the same. dunlin
+node drain gives records and bytes to other nodes.
 Only the user who runs the node, and root, may have it leave.
 
 Examples:

@@ -44,7 +44,7 @@ pub use within::Within;
 
 pub use dunlin_tier::message::Refusal;
 pub use dunlin_tier::process::{
-    Holdings, Lent, LentRegion, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus,
+    HandedOver, Holdings, Lent, LentRegion, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus,
     ProcessStatus, Ran,
 };
 pub use dunlin_tier::{MemberState, RecordError};

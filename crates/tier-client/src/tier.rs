@@ -10,8 +10,8 @@ use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::operator::OperatorRequest;
 use dunlin_tier::process::{
-    Description, Holdings, LIST, Lent, LentRegion, MALLOC, MAP, NodeStatus, Opened, PUBLISH, ProcessRequest,
-    STATUS, parse_listing,
+    Description, HandedOver, Holdings, LIST, Lent, LentRegion, MALLOC, MAP, NodeStatus, Opened, PUBLISH,
+    ProcessRequest, STATUS, parse_listing,
 };
 use dunlin_tier::qos::QosError;
 use dunlin_tier::{Listing, Name, Priority, Rights};
@@ -202,6 +202,18 @@ impl<P: Fabric> Tier<P> {
             return Err(RequestError::NoNode(to.to_owned()));
         }
         self.operate(OperatorRequest::MoveAway { id: region.id, to: to.to_owned() }, nothing)
+    }
+
+    /// Hands records of regions with a name to another node, at most 64 with one request: those regions do not end with the
+    /// node of this host. Their bytes stay where they are; [`lent`](Tier::lent) lists them.
+    ///
+    /// # Errors
+    /// [`RequestError::NotOperator`]: only processes of the user who runs the node, and of root, may.
+    pub fn hand_over(&self, to: &str) -> Result<HandedOver, RequestError> {
+        if to.len() > 255 {
+            return Err(RequestError::NoNode(to.to_owned()));
+        }
+        self.operate(OperatorRequest::HandOver { to: to.to_owned() }, HandedOver::parse)
     }
 
     fn operate<T>(

@@ -8,7 +8,7 @@ use dunlin_fabric::{Fabric, Host, Nanos, Signal};
 use dunlin_tier::lock::message::LockMessage;
 use dunlin_tier::message::{Reply, Request};
 use dunlin_tier::{LmrId, NodeId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The pause between two attempts to end a free, or to tell an owner something, in nanoseconds.
@@ -27,6 +27,8 @@ pub(crate) struct Todo {
     /// Memory that is of no use, by the id that owns it, with the nodes that may have allocated some: of an earlier life, or
     /// of a region that could not be made.
     pub(crate) left: Vec<(LmrId, BTreeSet<NodeId>)>,
+    /// Regions whose records other nodes keep, too, and do not know as they are here.
+    pub(crate) records: BTreeSet<LmrId>,
     /// Messages to the owners of locks.
     pub(crate) owners: Vec<Word>,
     /// A region waits for operations of this node, of which some may be on paths that nobody uses.
@@ -145,14 +147,22 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
     let (mut frees, mut words): (Vec<Free>, Vec<Word>) = Default::default();
     let mut untold: Vec<LmrId> = Vec::new();
     let mut left_over: Vec<(LmrId, BTreeSet<NodeId>)> = Vec::new();
+    // Each with the time since when it is here.
+    let mut untold_records: BTreeMap<LmrId, Nanos> = BTreeMap::new();
     while !node.is_over() {
         let seen = node.cleaner.seen();
-        let Todo { unmapped, frees: more, left, owners, settles_paths } = std::mem::take(&mut *node.todo());
+        let todo = std::mem::take(&mut *node.todo());
+        let Todo { unmapped, frees: more, left, records, owners, settles_paths } = todo;
         if settles_paths {
             node.settle_paths(host.now().saturating_add(ATTEMPT));
         }
         frees.extend(more);
         left_over.extend(left);
+        let now = host.now();
+        records.into_iter().for_each(|id| {
+            untold_records.entry(id).or_insert(now);
+        });
+        untold_records.retain(|id, since| node.is_over() || !node.settle_record(*id, *since));
         add(&mut words, owners);
         untold.extend(unmapped);
         report_unmapped(node, &mut untold);
@@ -165,7 +175,8 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         let leases = end_leases(node);
         let settles = node.state().settle(host.now());
         while !node.is_over() && node.clean_one() {}
-        let retry = if frees.is_empty() && words.is_empty() && left_over.is_empty() && untold.is_empty() {
+        let is_done = frees.is_empty() && words.is_empty() && left_over.is_empty();
+        let retry = if is_done && untold.is_empty() && untold_records.is_empty() {
             Nanos::MAX
         } else {
             host.now().saturating_add(TRY_EVERY)

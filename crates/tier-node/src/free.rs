@@ -3,12 +3,13 @@
 //! a while, then the cleaner goes on.
 
 use crate::error::RequestError;
+use crate::keepers::{AllTold, Told};
 use crate::node::{Node, SETTLE};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, WithSources, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    Command, Ending, Grantee, Grants, Holder, Layout, Leaving, LmrId, Name, NodeId, Principal, Retirement,
-    Revoking, Rights,
+    Command, Ending, Grantee, Grants, Holder, Layout, Leaving, LmrId, Name, NodeId, Principal, RecordError,
+    Retirement, Revoking, Rights,
 };
 use std::collections::BTreeSet;
 
@@ -53,6 +54,12 @@ pub(crate) struct Free {
     /// The nodes that store the region, and may have fenced others by this id.
     stores: Vec<NodeId>,
     machine: Retirement,
+    /// Other nodes that keep the record, and have to forget it at the end.
+    keepers: Vec<NodeId>,
+    /// The bytes have their new place, of which other keepers have not heard: the memory is needed until then.
+    is_published: bool,
+    /// Another node orders the changes of the record: it ends this, or undoes it.
+    is_deposed: bool,
     /// The name that its home has to forget.
     name: Option<Name>,
     /// Mappers that have not drained by then are fenced.
@@ -60,6 +67,30 @@ pub(crate) struct Free {
 }
 
 impl Free {
+    fn new(
+        (id, memory, fence): (LmrId, LmrId, LmrId),
+        (aim, stores): (Aim, Vec<NodeId>),
+        machine: Retirement,
+        silent_at: Nanos,
+    ) -> Free {
+        let (has_fenced, is_published, is_deposed) = (false, false, false);
+        let (keepers, name) = (Vec::new(), None);
+        Free {
+            id,
+            memory,
+            fence,
+            has_fenced,
+            aim,
+            stores,
+            machine,
+            keepers,
+            is_published,
+            is_deposed,
+            name,
+            silent_at,
+        }
+    }
+
     /// Returns a node that the free waits for.
     fn waits_for(&self, node: NodeId) -> NodeId {
         self.machine.waits_for().into_iter().next().unwrap_or(node)
@@ -76,7 +107,7 @@ impl<F: Fabric> Node<F> {
         let mut free = self.begin_free(id, by)?;
         let until = self.fabric.host().now().saturating_add(2 * nanos(self.config.stop_timeout));
         if self.drive(&mut free, until) {
-            return Ok(());
+            return if free.is_deposed { Err(RecordError::Unsettled.into()) } else { Ok(()) };
         }
         let waits = free.waits_for(self.me);
         self.leave_to_cleaner(free);
@@ -110,10 +141,31 @@ impl<F: Fabric> Node<F> {
     }
 
     fn begin_free(&self, id: LmrId, by: Option<&Principal>) -> Result<Free, Refusal> {
-        let Ending { id, memory, machine, name } = self.state().directory.begin_free(id, by)?;
-        let (silent_at, fence) = (self.silent_at(), memory);
-        let (has_fenced, aim, stores) = (false, Aim::Free, Vec::new());
-        Ok(Free { id, memory, fence, has_fenced, aim, stores, machine, name, silent_at })
+        let ending = self.state().directory.begin_free(id, by)?;
+        Ok(self.freed(ending))
+    }
+
+    /// Goes on with a free that another keeper of the record had begun.
+    pub(crate) fn resume_free(&self, id: LmrId) {
+        let ending = self.state().directory.resume_free(id);
+        if let Some(ending) = ending {
+            self.leave_to_cleaner(self.freed(ending));
+        }
+    }
+
+    fn freed(&self, ending: Ending) -> Free {
+        let Ending { id, memory, mut machine, name, keepers, by_any } = ending;
+        self.list_all(&mut machine, by_any);
+        let (silent_at, fence, aim) = (self.silent_at(), memory, Aim::Free);
+        let stores = Vec::new();
+        Free { keepers, name, ..Free::new((id, memory, fence), (aim, stores), machine, silent_at) }
+    }
+
+    /// Counts all nodes as mappers of a region whose mappers are not known, the dead ones, too.
+    fn list_all(&self, machine: &mut Retirement, by_any: bool) {
+        if by_any {
+            machine.listed(self.roster.get().view.members.iter().map(|member| member.node));
+        }
     }
 
     /// Returns the time by which mappers have to stop.
@@ -152,10 +204,10 @@ impl<F: Fabric> Node<F> {
                 return Err(error.into());
             }
         };
-        let Leaving { memory, layout, machine, .. } = leaving;
-        let (name, silent_at, stores) = (None, self.silent_at(), layout.nodes());
-        let (has_fenced, aim) = (false, Aim::Move);
-        let mut free = Free { id, memory, fence, has_fenced, aim, stores, machine, name, silent_at };
+        let Leaving { memory, layout, mut machine, by_any, .. } = leaving;
+        self.list_all(&mut machine, by_any);
+        let (ids, aim) = ((id, memory, fence), (Aim::Move, layout.nodes()));
+        let mut free = Free::new(ids, aim, machine, self.silent_at());
         // Nobody has this name: a user could not map the memory before it is the region's.
         let copier = Principal::numbered("move", [new.slot.into(), new.generation]);
         let copied = self.copy_away(&mut free, &layout, by.unwrap_or(&copier), (new, to));
@@ -163,18 +215,30 @@ impl<F: Fabric> Node<F> {
         let host = self.fabric.host();
         self.end_fences(&free);
         match moved {
-            Ok(()) => {
-                free.machine.let_go();
-                if !self.drive(&mut free, host.now().saturating_add(REQUEST)) {
-                    self.leave_to_cleaner(free);
+            Ok(is_shared) => {
+                free.is_published = is_shared;
+                if !is_shared {
+                    free.machine.let_go();
                 }
+                if !self.drive(&mut free, host.now().saturating_add(REQUEST)) {
+                    let untold = free.is_published.then(|| free.waits_for(self.me));
+                    self.leave_to_cleaner(free);
+                    return untold.map_or(Ok(()), |keeper| Err(Refusal::Untold(keeper)));
+                }
+                if free.is_deposed {
+                    return Err(RecordError::Unsettled.into());
+                }
+                Ok(())
             }
-            Err(_) => {
+            Err(error) => {
                 self.state().directory.abandon_move(id);
                 self.undo(new, &[to], self.until());
+                if self.state().directory.keepers(id).is_some_and(|keepers| keepers.count() > 1) {
+                    self.settle_later([id]);
+                }
+                Err(error)
             }
         }
-        moved
     }
 
     /// Takes rights of a region whose record this node keeps away from a principal, in the name of a master; returns
@@ -190,21 +254,24 @@ impl<F: Fabric> Node<F> {
         // The id of the fences comes first: without it nothing is changed.
         let fence = self.state().directory.reserve()?;
         let begun = self.state().directory.begin_revoke(id, by, from, rights);
-        let Revoking { memory, machine, grants, left, stores } = match begun {
+        let Revoking { memory, mut machine, grants, left, stores, by_any } = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 self.state().directory.forget(fence);
                 return Err(error.into());
             }
         };
-        let (host, silent_at, aim) = (self.fabric.host(), self.silent_at(), Aim::Revoke(grants));
-        let mut free =
-            Free { id, memory, fence, has_fenced: false, aim, stores, machine, name: None, silent_at };
+        self.list_all(&mut machine, by_any);
+        let (host, aim) = (self.fabric.host(), (Aim::Revoke(grants), stores));
+        let mut free = Free::new((id, memory, fence), aim, machine, self.silent_at());
         let until = host.now().saturating_add(2 * nanos(self.config.stop_timeout));
         if !self.drive(&mut free, until) {
             let waits = free.waits_for(self.me);
             self.leave_to_cleaner(free);
             return Err(Refusal::Drains(waits));
+        }
+        if free.is_deposed {
+            return Err(RecordError::Unsettled.into());
         }
         // The last bytes are in their place.
         host.sleep(host.now().saturating_add(SETTLE));
@@ -315,11 +382,20 @@ impl<F: Fabric> Node<F> {
                     tracing::debug!(target: "dunlin::tier", %error, "a name is not forgotten yet");
                 }
             }
+            if free.is_published {
+                self.publish_move(free);
+            }
             let commands = free.machine.commands();
             for command in &commands {
                 self.carry_out(free, *command);
             }
-            if free.machine.is_done() {
+            if free.is_deposed {
+                if !matches!(free.aim, Aim::Free) {
+                    self.end_fences(free);
+                }
+                return true;
+            }
+            if free.machine.is_done() && self.forget_at_keepers(free) {
                 match &free.aim {
                     Aim::Free => self.state().directory.forget(free.id),
                     Aim::Move => self.state().directory.forget_memory(free.memory),
@@ -328,7 +404,7 @@ impl<F: Fabric> Node<F> {
                 }
                 return true;
             }
-            if free.machine.commands().is_empty() {
+            if free.machine.commands().is_empty() && !free.machine.is_done() {
                 if matches!(free.aim, Aim::Revoke(_)) {
                     self.end_fences(free);
                 }
@@ -345,10 +421,48 @@ impl<F: Fabric> Node<F> {
         }
     }
 
+    /// Tells other keepers the new places of a region that has moved. Then it is mapped again, and leaves its old memory.
+    fn publish_move(&self, free: &mut Free) {
+        match self.tell_keepers(free.id) {
+            AllTold::Yes(_) => {
+                free.is_published = false;
+                free.machine.let_go();
+                self.state().directory.end_move(free.id);
+                self.settle_later([free.id]);
+            }
+            AllTold::No(_) => {}
+            AllTold::Deposed => free.is_deposed = true,
+        }
+    }
+
+    /// Has the other keepers forget a region that is freed; returns whether all have.
+    fn forget_at_keepers(&self, free: &mut Free) -> bool {
+        let id = free.id;
+        free.keepers.retain(|keeper| {
+            let until = self.fabric.host().now().saturating_add(REQUEST);
+            self.roster.dead_in(*keeper).is_none()
+                && !matches!(self.ask(*keeper, Request::Unkeep { id }, until), Ok(Reply::Done))
+        });
+        free.keepers.is_empty()
+    }
+
     fn carry_out(&self, free: &mut Free, command: Command) {
         let (id, host) = (free.memory, self.fabric.host());
         let until = host.now().saturating_add(REQUEST);
+        let epoch = self.roster.get().view.epoch;
         match command {
+            Command::Gather { keeper } => match self.tell_keeper(free.id, keeper, false) {
+                Told::Kept(mappers) => free.machine.gathered(keeper, mappers),
+                Told::Lost => {
+                    let all = self.roster.get();
+                    free.machine.gathered(keeper, all.view.members.iter().map(|member| member.node));
+                }
+                Told::Deposed => {
+                    self.deposed(free.id);
+                    free.is_deposed = true;
+                }
+                Told::Silent => {}
+            },
             // It had operations in flight, perhaps: the stores fence it.
             Command::Stop { mapper } if self.roster.dead_in(mapper).is_some() => free.machine.silent(mapper),
             // Its memory is out of reach for good: it comes back with another incarnation, and nobody maps this region.
@@ -359,9 +473,9 @@ impl<F: Fabric> Node<F> {
             }
             Command::Stop { mapper } => {
                 let request = match &free.aim {
-                    Aim::Free => Request::Stop { id, moves: false },
-                    Aim::Move => Request::Stop { id, moves: true },
-                    Aim::Revoke(grants) => Request::Restrict { id, grants: grants.clone() },
+                    Aim::Free => Request::Stop { epoch, id, moves: false },
+                    Aim::Move => Request::Stop { epoch, id, moves: true },
+                    Aim::Revoke(grants) => Request::Restrict { epoch, id, grants: grants.clone() },
                 };
                 let time = if host.now() < free.silent_at { REQUEST } else { LATE };
                 match self.ask(mapper, request, host.now().saturating_add(time)) {

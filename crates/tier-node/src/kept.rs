@@ -331,6 +331,7 @@ impl<F: Fabric> Node<F> {
         drop(state);
         let mut todo = self.todo();
         todo.unmapped.append(&mut unmapped);
+        todo.records.extend(found.doubted);
         todo.left = found.left.into_iter().map(|id| (id, self.others())).collect();
         drop(todo);
         found.frees.into_iter().for_each(|id| self.free_unused(id));

@@ -52,6 +52,7 @@ mod forward;
 mod free;
 mod hello;
 mod item;
+mod keepers;
 mod kept;
 mod list;
 mod lives;

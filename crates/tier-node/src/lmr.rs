@@ -161,7 +161,7 @@ impl<F: Fabric> Lmr<F> {
         let node = &*self.running.node;
         self.check_master()?;
         let (id, by) = (self.id, self.principal.clone());
-        node.demand(id.node, Request::Grant { id, rights, by, to }, node.until())?;
+        node.ask_record(id, &Request::Grant { id, rights, by, to }, node.until())?;
         Ok(())
     }
 
@@ -192,7 +192,7 @@ impl<F: Fabric> Lmr<F> {
         let node = &*self.running.node;
         self.check_master()?;
         let (id, by) = (self.id, self.principal.clone());
-        match node.demand(id.node, Request::Revoke { id, rights, by, from }, node.until())? {
+        match node.ask_record(id, &Request::Revoke { id, rights, by, from }, node.until())? {
             Reply::Left(left) => Ok(left),
             _ => Err(node.misfit(id.node)),
         }
@@ -215,7 +215,7 @@ impl<F: Fabric> Lmr<F> {
         let node = &*self.running.node;
         self.check_master()?;
         let (id, by) = (self.id, self.principal.clone());
-        node.demand(id.node, Request::Lease { id, by, length }, node.until())?;
+        node.ask_record(id, &Request::Lease { id, by, length }, node.until())?;
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl<F: Fabric> Lmr<F> {
         let node = &*self.running.node;
         self.check_master()?;
         let (id, by) = (self.id, self.principal.clone());
-        node.demand(id.node, Request::Free { id, by }, node.until())?;
+        node.ask_record(id, &Request::Free { id, by }, node.until())?;
         Ok(())
     }
 
@@ -263,7 +263,7 @@ impl<F: Fabric> Lmr<F> {
         let to = this.roster.number_of(node).ok_or_else(|| RequestError::NoNode(node.to_owned()))?;
         self.check_master()?;
         let (id, by) = (self.id, self.principal.clone());
-        this.demand(id.node, Request::Move { id, by, to }, this.until())?;
+        this.ask_record(id, &Request::Move { id, by, to }, this.until())?;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_rpc::{Incoming, Puller, Status};
 use dunlin_tier::lock::message::{LockMessage, LockRefusal, LockReply, LockRequest, MAX_LOCKS, MAX_MEETING};
 use dunlin_tier::lock::{Event, Grant, Member, Queue, Waiter, Word};
-use dunlin_tier::{Epoch, Grantee, Handle, LmrId, Name, NodeId, Rights};
+use dunlin_tier::{Epoch, Grantee, Handle, Keepers, LmrId, Name, NodeId, Rights};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,7 +244,8 @@ impl<F: Fabric> Owner<F> {
         let rights = Rights::READ.with(Rights::WRITE);
         let granted = node.state().directory.grant(id, &node.principal, Grantee::Anyone, rights);
         granted.map_err(|_| LockRefusal::OutOfMemory)?;
-        let (handle, ..) = node.map(id, &node.principal, rights, node.until()).map_err(failed)?;
+        let (handle, ..) =
+            node.map((id, &Keepers::new(id.node)), &node.principal, rights, node.until()).map_err(failed)?;
         Ok(Words { id, handle })
     }
 

@@ -20,7 +20,7 @@ use dunlin_rpc::{CallError, Cause};
 use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
 use dunlin_tier::lock::{Member, Waiter, Word};
 use dunlin_tier::message::Refusal;
-use dunlin_tier::{AccessError, Handle, LmrId, Name, NameError, NodeId, Rights};
+use dunlin_tier::{AccessError, Handle, Keepers, LmrId, Name, NameError, NodeId, Rights};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -523,7 +523,7 @@ impl<F: Fabric> Node<F> {
             return Err(self.misfit(owner).into());
         };
         let rights = Rights::READ.with(Rights::WRITE);
-        let (handle, ..) = self.map(words, &self.principal, rights, until)?;
+        let (handle, ..) = self.map((words, &Keepers::new(words.node)), &self.principal, rights, until)?;
         let joined = Joined { node: owner, owner: life, member, words, handle: Some(handle) };
         let mut all = self.locks.joined();
         let place = &mut all[usize::from(owner.0)];

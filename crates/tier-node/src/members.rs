@@ -8,7 +8,7 @@ use crate::roster::Current;
 use dunlin_fabric::{Fabric, Host, Link, Nanos, Signal, WithSources, nanos};
 use dunlin_tier::membership::{MembershipEvent, View};
 use dunlin_tier::message::{Refusal, Reply, Request};
-use dunlin_tier::{Epoch, MemberState, Name, NodeId};
+use dunlin_tier::{Epoch, LmrId, MemberState, Name, NodeId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -115,7 +115,8 @@ impl<F: Fabric> Node<F> {
     /// Goes on with another view, or with none in which this node is a member.
     fn take_view(&self, view: Arc<View>, own: Option<Own>) -> Result<(), MembershipError> {
         let next = Arc::new(Current::new(view, own, self.roster.max_nodes)?);
-        let gone: BTreeSet<NodeId> = {
+        let now = self.fabric.host().now();
+        let (gone, changed): (BTreeSet<NodeId>, Vec<LmrId>) = {
             // With the lock held, no connection to a node is made known that the view has ended.
             let mut state = self.state();
             let last = self.roster.replace(Arc::clone(&next));
@@ -132,7 +133,12 @@ impl<F: Fabric> Node<F> {
                 state.know(*node, None);
             }
             state.names.begin(next.view.alive().map(|member| member.node));
-            gone
+            // Others order the changes of a node that was declared dead.
+            let changed = match is_same {
+                true => state.directory.lose(&gone, now),
+                false => state.directory.doubt(),
+            };
+            (gone, changed)
         };
         let shown = |node: &NodeId| self.name_of(*node);
         let (epoch, ended) = (next.view.epoch, gone.iter().map(shown).collect::<Vec<_>>().join(", "));
@@ -150,7 +156,7 @@ impl<F: Fabric> Node<F> {
             self.forget(*node);
         }
         self.rehoming.raise();
-        self.cleaner.raise();
+        self.settle_later(changed);
         Ok(())
     }
 
@@ -167,7 +173,7 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Has the membership renewed soon: this node or another one has an older view.
-    fn ask_for_view(&self) {
+    pub(crate) fn ask_for_view(&self) {
         self.is_other_view.store(true, Ordering::Release);
         self.members.raise();
     }
@@ -205,7 +211,7 @@ impl<F: Fabric> Node<F> {
         &self,
         node: NodeId,
         epoch: Epoch,
-        names: Vec<(Name, dunlin_tier::LmrId)>,
+        names: Vec<(Name, LmrId)>,
         is_last: bool,
     ) -> Reply {
         let mut state = self.state();
@@ -215,7 +221,7 @@ impl<F: Fabric> Node<F> {
             return Reply::Flag(false);
         }
         for (name, id) in names {
-            if !state.names.restore(name.clone(), id) {
+            if !state.names.restore(name.clone(), id, node) {
                 tracing::warn!(target: "dunlin::tier", %name, "a region loses its name: another one has it");
             }
         }

@@ -24,8 +24,8 @@ use dunlin_rpc::Client;
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    Directory, HandleTable, Layout, LmrId, Name, Names, NodeId, Operation, Piece, Principal, RecordError,
-    Space, SpaceError,
+    Directory, Epoch, HandleTable, Layout, LmrId, Name, Names, NodeId, Operation, Piece, Principal,
+    RecordError, Space, SpaceError,
 };
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -256,14 +256,15 @@ impl<F: Fabric> Node<F> {
                 if epoch != self.roster.get().view.epoch {
                     return Err(Refusal::Rehoming { epoch: self.roster.get().view.epoch.number });
                 }
-                state.names.claim(name, id)?;
+                state.names.claim(name, id, id.node)?;
                 Reply::Done
             }
             Request::Lookup { name } => {
                 let state = self.state();
                 let found = state.names.lookup(&name);
                 self.check_home(&state, &name, found.is_some())?;
-                Reply::Found(found.ok_or(RecordError::NoSuch)?)
+                let (id, keepers) = found.ok_or(RecordError::NoSuch)?;
+                Reply::Found(id, keepers)
             }
             Request::Forget { name, id } => {
                 let mut state = self.state();
@@ -300,19 +301,44 @@ impl<F: Fabric> Node<F> {
                 Reply::Done
             }
             Request::Grant { id, rights, by, to } => {
+                self.check_orders(id)?;
                 self.state().directory.grant(id, &by, to, rights)?;
+                self.spread(id)?;
+                Reply::Done
+            }
+            Request::AddKeeper { id, node } if is_node(node) => {
+                self.add_keeper(id, node)?;
+                Reply::Done
+            }
+            Request::Keep { id, version, epoch, from, is_new } if is_node(from) => {
+                Reply::Kept(self.keep(id, (version, epoch), from, is_new)?)
+            }
+            Request::Record { epoch, .. } if self.is_behind(epoch) => {
+                return Err(Refusal::Rehoming { epoch: self.roster.get().view.epoch.number });
+            }
+            Request::Record { id, .. } => {
+                Reply::Record(self.state().directory.record_for(id).ok_or(RecordError::NoSuch)?)
+            }
+            Request::Unkeep { id } => {
+                self.state().directory.forget(id);
                 Reply::Done
             }
             Request::Revoke { id, rights, by, from } => {
+                self.check_orders(id)?;
                 return self.revoke(id, &by, &from, rights).map(Reply::Left);
             }
             Request::Lease { id, by, length } => {
+                self.check_orders(id)?;
                 let now = self.fabric.host().now();
                 self.state().directory.lease(id, &by, length, now)?;
                 self.cleaner.raise();
+                self.spread(id)?;
                 Reply::Done
             }
-            Request::Restrict { id, grants } => {
+            Request::Restrict { epoch, .. } | Request::Stop { epoch, .. } if self.is_behind(epoch) => {
+                Reply::Flag(false)
+            }
+            Request::Restrict { id, grants, .. } => {
                 let in_flight = self.state().handles.restrict(id, &grants);
                 if !in_flight.is_empty() {
                     self.ask_holders_of(id, &in_flight);
@@ -320,8 +346,11 @@ impl<F: Fabric> Node<F> {
                 }
                 Reply::Flag(in_flight.is_empty())
             }
-            Request::Free { id, by } => return self.free(id, Some(&by)).map(|()| Reply::Done),
-            Request::Stop { id, moves } => {
+            Request::Free { id, by } => {
+                self.check_orders(id)?;
+                return self.free(id, Some(&by)).map(|()| Reply::Done);
+            }
+            Request::Stop { id, moves, .. } => {
                 let has_drained = self.state().handles.stop(id, moves);
                 if !has_drained {
                     self.settle_paths_soon();
@@ -329,9 +358,11 @@ impl<F: Fabric> Node<F> {
                 Reply::Flag(has_drained)
             }
             Request::Move { id, by, to } => {
+                self.check_orders(id)?;
                 return self.relocate(id, Mover::Master(&by), to).map(|()| Reply::Done);
             }
             Request::MoveAway { id, from, to } => {
+                self.check_orders(id)?;
                 return self.relocate(id, Mover::Store(from), to).map(|()| Reply::Done);
             }
             // Operations of this node on its own memory need no connection, so a fence could not stop them.
@@ -358,8 +389,20 @@ impl<F: Fabric> Node<F> {
             Request::Rehome { node, epoch, names, is_last } if is_node(node) => {
                 self.rehome(node, epoch, names, is_last)
             }
-            Request::Map { .. } | Request::Rehome { .. } => return Err(Refusal::Malformed),
+            Request::Map { .. }
+            | Request::Rehome { .. }
+            | Request::AddKeeper { .. }
+            | Request::Keep { .. } => return Err(Refusal::Malformed),
         })
+    }
+
+    /// Returns whether this node has an earlier view than another one: it may map regions as that says.
+    fn is_behind(&self, epoch: Epoch) -> bool {
+        let is_behind = epoch > self.roster.get().view.epoch;
+        if is_behind {
+            self.ask_for_view();
+        }
+        is_behind
     }
 
     /// Has the cleaner connect the paths on which an operation is under way that no thread may ever use again.

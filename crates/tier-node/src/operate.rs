@@ -10,8 +10,8 @@ use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Nanos, Work};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    AccessError, Cut, Handle, Kind, Layout, LmrId, Mapping, NodeId, Principal, Priority, RecordError, Rights,
-    TableError,
+    AccessError, Cut, Handle, Keepers, Kind, Layout, LmrId, Mapping, NodeId, Principal, Priority,
+    RecordError, Rights, TableError,
 };
 
 /// The pause before a region that moves is mapped again, in nanoseconds.
@@ -74,10 +74,10 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Maps a region for a principal, with exactly these rights; returns the handle, the region's id now and its length.
-    /// Waits while it moves.
+    /// Waits while it moves. `keepers` are nodes that keep its record, as far as they are known.
     pub(crate) fn map(
         &self,
-        id: LmrId,
+        (id, keepers): (LmrId, &Keepers),
         principal: &Principal,
         rights: Rights,
         until: Nanos,
@@ -85,7 +85,7 @@ impl<F: Fabric> Node<F> {
         loop {
             // Before the request: a free that overtakes the answer is noticed.
             let ticket = self.state().handles.begin_map()?;
-            match self.ask_to_map(id, principal, rights, until) {
+            match self.ask_to_map((id, keepers), principal, rights, until) {
                 Ok((Mapping { layout, id, .. }, false)) => {
                     let length = layout.length();
                     let finished = {
@@ -120,9 +120,10 @@ impl<F: Fabric> Node<F> {
                     let host = self.fabric.host();
                     let now = host.now();
                     match error {
-                        RequestError::Refused { source: Refusal::Record(RecordError::Moving), .. }
-                            if now < until =>
-                        {
+                        RequestError::Refused {
+                            source: Refusal::Record(RecordError::Moving | RecordError::Unsettled),
+                            ..
+                        } if now < until => {
                             host.sleep(now.saturating_add(MOVED_SOON).min(until));
                         }
                         error => return Err(error),
@@ -143,22 +144,21 @@ impl<F: Fabric> Node<F> {
         })
     }
 
-    /// Asks the record's node; returns its answer, and whether it has to be asked again.
+    /// Asks a keeper of the record; returns its answer, and whether it has to be asked again.
     fn ask_to_map(
         &self,
-        id: LmrId,
+        (id, keepers): (LmrId, &Keepers),
         principal: &Principal,
         wanted: Rights,
         until: Nanos,
     ) -> Result<(Mapping, bool), RequestError> {
         let request = Request::Map { id, wanted, mapper: self.me, principal: principal.clone() };
-        let Reply::Mapped(mapping) = self.demand(id.node, request, until)? else {
-            return Err(self.misfit(id.node));
-        };
+        let (node, reply) = self.ask_to_map_at(id, keepers, &request, until)?;
+        let Reply::Mapped(mapping) = reply else { return Err(self.misfit(node)) };
         let known = if mapping.rights == wanted {
             self.know(&mapping.layout.nodes(), until)
         } else {
-            Err(self.misfit(id.node))
+            Err(self.misfit(node))
         };
         let again = known.inspect_err(|_| self.report_unmapped(id))?;
         Ok((mapping, again))
@@ -253,8 +253,9 @@ impl<F: Fabric> Node<F> {
         let Some((memory, start)) = place.filter(|_| owns(request.offset, request.length.into())) else {
             return Err(Refusal::NoPlace);
         };
-        let (target, ..) =
-            self.map(request.to, request.principal, Rights::WRITE, until).map_err(|error| match error {
+        let (target, ..) = self
+            .map((request.to, &Keepers::new(request.to.node)), request.principal, Rights::WRITE, until)
+            .map_err(|error| match error {
                 RequestError::Refused { source, .. } => source,
                 _ => Refusal::Target,
             })?;

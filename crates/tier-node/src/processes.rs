@@ -36,7 +36,7 @@ use dunlin_fabric::{Address, Fabric, Host, ListenError, Signal, Task};
 use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::process::lock::{BARRIER, GIVE_UP, LOCK, LOCK_HOME, UNLOCK};
-use dunlin_tier::process::operator::{FREE_NAMED, HELD, LEAVE, LENT, MOVE_AWAY};
+use dunlin_tier::process::operator::{FREE_NAMED, HAND_OVER, HELD, LEAVE, LENT, MOVE_AWAY};
 use dunlin_tier::process::service::{
     INVOKE, PING, RECEIVE, REGISTER, REGISTER_SERVER, REPLY, SERVERS, WITHDRAW,
 };
@@ -178,7 +178,7 @@ impl<P: Fabric> ProcessServer<P> {
         }
         for function in [
             MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, REVOKE, LEASE, STATUS, LIST,
-            SERVERS, LEAVE, DIRECT, LET_GO, BUFFER, FREE_NAMED, LENT, MOVE_AWAY, HELD,
+            SERVERS, LEAVE, DIRECT, LET_GO, BUFFER, FREE_NAMED, LENT, MOVE_AWAY, HELD, HAND_OVER,
         ] {
             builder = builder.function(function, FunctionMode::Pull);
         }

@@ -191,10 +191,13 @@ impl<F: Fabric> Node<F> {
             claimed => return claimed,
         };
         let found = node.ask_home(name, |_| Request::Lookup { name: name.clone() }, until)?;
-        let (home, Reply::Found(other)) = found else { return Err(node.misfit(found.0)) };
-        match node.ask(other.node, Request::Exists { id: other }, until) {
-            Ok(Reply::Flag(false)) => {}
-            _ => return Err(taken),
+        let (home, Reply::Found(other, keepers)) = found else { return Err(node.misfit(found.0)) };
+        let is_lost = |keeper| {
+            let request = Request::Exists { id: other };
+            matches!(node.ask(keeper, request, until), Ok(Reply::Flag(false)))
+        };
+        if !keepers.iter().all(is_lost) {
+            return Err(taken);
         }
         node.demand(home, Request::Forget { name: name.clone(), id: other }, until)?;
         claim()

@@ -325,8 +325,8 @@ impl<F: Fabric> Tier<F> {
         }
     }
 
-    /// Returns the names of the regions that were made at this node, the first `most`, and the number of all. They end with
-    /// the node, wherever their memory is.
+    /// Returns the names of the regions whose records no other node keeps, the first `most`, and the number of all. They end
+    /// with the node, wherever their memory is.
     pub fn named_regions(&self, most: usize) -> (Vec<Name>, u64) {
         self.node().state().directory.first_names(most)
     }
@@ -348,9 +348,11 @@ impl<F: Fabric> Tier<F> {
         keeper.map_or(Ok(()), |mut keeper| keeper.forget())
     }
 
-    /// Returns the bytes of this node's memory that regions of other nodes use.
+    /// Returns the bytes of this node's memory of regions whose records are at other nodes.
     pub fn lent_memory(&self) -> u64 {
-        self.node().state().space.lent(self.node().me)
+        let node = self.node();
+        let state = node.state();
+        state.space.lent(|owner| !state.directory.ends_here(owner))
     }
 
     /// Returns the number of regions that were made at this node, also of those without a name. A region that has moved
@@ -556,9 +558,15 @@ impl<F: Fabric> Tier<F> {
         let (node, until) = (self.node(), self.node().until());
         loop {
             let found = node.ask_home(&name, |_| Request::Lookup { name: name.clone() }, until)?;
-            let (_, Reply::Found(id)) = found else { return Err(node.misfit(found.0)) };
-            match node.map(id, &self.principal, rights, until) {
-                Ok((handle, id, length)) => return Ok(self.lmr(handle, id, length)),
+            let (_, Reply::Found(id, keepers)) = found else { return Err(node.misfit(found.0)) };
+            match node.map((id, &keepers), &self.principal, rights, until) {
+                Ok((handle, mapped, length)) => {
+                    let lmr = self.lmr(handle, mapped, length);
+                    if rights.contains(Rights::MASTER) {
+                        node.keep_too(&name, id, &keepers);
+                    }
+                    return Ok(lmr);
+                }
                 // The home knows of the region's node, alive, and this node does not, or the other way round.
                 Err(error) if id.node != node.me && node.may_repeat(&error, until) => {}
                 Err(error) => return Err(error),

@@ -5,7 +5,7 @@ use crate::message::Malformed;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId, Piece};
 use crate::qos::Priority;
-use crate::record::{Listed, Listing};
+use crate::record::{Keepers, Listed, Listing, MAX_KEEPERS};
 use crate::rights::{Grantee, Grants, MAX_GRANTS, Principal, Rights};
 
 /// The bytes of a listed region with a name of one byte.
@@ -46,6 +46,10 @@ impl Writer {
         self.0.push(bytes.len() as u8);
         self.0.extend_from_slice(bytes);
         self
+    }
+    pub(crate) fn keepers(self, keepers: &Keepers) -> Self {
+        let writer = self.u8(keepers.count() as u8);
+        keepers.iter().fold(writer, |writer, keeper| writer.u16(keeper.0))
     }
     pub(crate) fn rights(self, rights: Rights) -> Self {
         self.u8(rights.bits())
@@ -139,6 +143,19 @@ impl<'a> Reader<'a> {
     }
     pub(crate) fn rights(&mut self) -> Result<Rights, Malformed> {
         Rights::from_bits(self.u8()?).ok_or(Malformed)
+    }
+    pub(crate) fn keepers(&mut self) -> Result<Keepers, Malformed> {
+        let count = usize::from(self.u8()?);
+        if !(1..=MAX_KEEPERS).contains(&count) {
+            return Err(Malformed);
+        }
+        let mut keepers = Keepers::new(self.node()?);
+        for _ in 1..count {
+            if !keepers.add(self.node()?) {
+                return Err(Malformed);
+            }
+        }
+        Ok(keepers)
     }
     pub(crate) fn priority(&mut self) -> Result<Priority, Malformed> {
         match self.u8()? {

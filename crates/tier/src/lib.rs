@@ -46,7 +46,10 @@ pub use name::{MAX_NAME, Name, NameError, home};
 pub use names::Names;
 pub use place::{LmrId, NodeId, Piece};
 pub use qos::Priority;
-pub use record::{Directory, Ending, Leaving, Listed, Listing, Mapping, RecordError, Revoking};
+pub use record::{
+    AdoptError, Directory, Ending, Heard, Keepers, Leaving, Listed, Listing, Mapping, RecordError, Revoking,
+    Standing,
+};
 pub use retire::{Command, Retirement};
 pub use rights::{GrantError, Grantee, Grants, MAX_GRANTS, Principal, PrincipalError, Rights};
 pub use slots::Slots;

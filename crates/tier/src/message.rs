@@ -8,7 +8,7 @@ use crate::holders::Holders;
 use crate::membership::Epoch;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
-use crate::record::{Listing, Mapping, NAMES_AT_ONCE, RecordError};
+use crate::record::{Keepers, Listing, Mapping, NAMES_AT_ONCE, RecordError};
 use crate::rights::{GrantError, Grantee, Grants, Principal, Rights};
 use thiserror::Error;
 
@@ -123,8 +123,43 @@ pub enum Request {
         /// The lease in nanoseconds; `None` for none.
         length: Option<u64>,
     },
+    /// To the node that orders a record's changes: add a keeper. Waits for other nodes.
+    AddKeeper {
+        /// The region.
+        id: LmrId,
+        /// The node that shall keep the record, too.
+        node: NodeId,
+    },
+    /// To another keeper of a record: take it over from `from`, which orders its changes. Waits for other nodes. Answer:
+    /// [`Reply::Kept`].
+    Keep {
+        /// The region's first id.
+        id: LmrId,
+        /// The version to take over at least.
+        version: u64,
+        /// The view of `from`.
+        epoch: Epoch,
+        /// The node that orders the changes.
+        from: NodeId,
+        /// The node has just become a keeper. Otherwise one without the record has lost it.
+        is_new: bool,
+    },
+    /// To a keeper of a record: the record as it is. Answer: [`Reply::Record`].
+    Record {
+        /// The view that the keeper must have heard of.
+        epoch: Epoch,
+        /// The region's first id.
+        id: LmrId,
+    },
+    /// To another keeper of a record: the region is freed.
+    Unkeep {
+        /// The region's first id.
+        id: LmrId,
+    },
     /// To a mapper: end the handles of principals that have fewer rights now, and say whether these are drained.
     Restrict {
+        /// The view of the node that asks: a mapper with an earlier one answers later.
+        epoch: Epoch,
         /// The id that owns the region's memory.
         id: LmrId,
         /// The grants.
@@ -139,6 +174,8 @@ pub enum Request {
     },
     /// To a mapper: begin no operation on the region, and say whether it is drained.
     Stop {
+        /// The view of the node that asks: a mapper with an earlier one answers later.
+        epoch: Epoch,
         /// The region.
         id: LmrId,
         /// The region moves, and is not freed.
@@ -299,6 +336,14 @@ pub enum Refusal {
     /// The free has begun and waits for nodes that do not answer; it goes on by itself. The memory is kept until then.
     #[error("the region is freed, and its memory is kept until {0} answers or ends")]
     Waits(NodeId),
+    /// Another node orders the changes of the record.
+    #[error("{0} orders the changes of the region: ask it")]
+    Elsewhere(NodeId),
+    /// The change is made. A node that keeps the record, too, has not heard of it; it is told until it answers or ends.
+    #[error(
+        "the region is changed, and {0}, which keeps its record, too, does not answer: the change is lost if others end first"
+    )]
+    Untold(NodeId),
 }
 
 /// The answer of a node.
@@ -309,8 +354,12 @@ pub enum Reply {
     /// Yes or no: [`Request::Exists`], [`Request::Stop`] and [`Request::Restrict`] (drained), [`Request::Fence`]
     /// (fenced), [`Request::Serves`], [`Request::Rehome`] (taken).
     Flag(bool),
-    /// The region of a name.
-    Found(LmrId),
+    /// The region of a name, and the nodes that keep its record.
+    Found(LmrId, Keepers),
+    /// A record has been taken over by a node that has mapped the region for these: [`Request::Keep`].
+    Kept(Vec<NodeId>),
+    /// A record: [`Request::Record`].
+    Record(Vec<u8>),
     /// The old value of a word.
     Old(u64),
     /// Memory for a region.
@@ -340,6 +389,10 @@ impl Request {
                 | Request::Set { .. }
                 | Request::Copy { .. }
                 | Request::List { .. }
+                | Request::Grant { .. }
+                | Request::Lease { .. }
+                | Request::AddKeeper { .. }
+                | Request::Keep { .. }
         )
     }
 
@@ -366,14 +419,21 @@ impl Request {
             Request::Revoke { id, rights, by, from } => {
                 Writer::new(24).id(*id).rights(*rights).text(by.as_str().as_bytes()).grantee(from)
             }
-            Request::Restrict { id, grants } => Writer::new(25).id(*id).grants(grants),
+            Request::Restrict { epoch, id, grants } => Writer::new(25).epoch(*epoch).id(*id).grants(grants),
+            Request::AddKeeper { id, node } => Writer::new(29).id(*id).u16(node.0),
+            Request::Keep { id, version, epoch, from, is_new } => {
+                Writer::new(30).id(*id).u64(*version).epoch(*epoch).u16(from.0).u8(u8::from(*is_new))
+            }
+            Request::Record { epoch, id } => Writer::new(31).epoch(*epoch).id(*id),
+            Request::Unkeep { id } => Writer::new(32).id(*id),
             Request::Lease { id, by, length: Some(length) } => {
                 Writer::new(27).id(*id).u64(*length).text(by.as_str().as_bytes())
             }
             Request::Lease { id, by, length: None } => Writer::new(28).id(*id).text(by.as_str().as_bytes()),
             Request::Free { id, by } => Writer::new(10).id(*id).text(by.as_str().as_bytes()),
-            Request::Stop { id, moves: false } => Writer::new(11).id(*id),
-            Request::Stop { id, moves: true } => Writer::new(21).id(*id),
+            Request::Stop { epoch, id, moves } => {
+                Writer::new(if *moves { 21 } else { 11 }).epoch(*epoch).id(*id)
+            }
             Request::Move { id, by, to } => Writer::new(22).id(*id).u16(to.0).text(by.as_str().as_bytes()),
             Request::MoveAway { id, from, to } => Writer::new(26).id(*id).u16(from.0).u16(to.0),
             Request::Fence { id, mapper } => Writer::new(12).id(*id).u16(mapper.0),
@@ -435,14 +495,21 @@ impl Request {
                     (_, from) => Request::Revoke { id, rights, by, from },
                 }
             }
-            25 => Request::Restrict { id: reader.id()?, grants: reader.grants()? },
+            25 => Request::Restrict { epoch: reader.epoch()?, id: reader.id()?, grants: reader.grants()? },
+            29 => Request::AddKeeper { id: reader.id()?, node: reader.node()? },
+            30 => {
+                let (id, version, epoch) = (reader.id()?, reader.u64()?, reader.epoch()?);
+                Request::Keep { id, version, epoch, from: reader.node()?, is_new: reader.flag()? }
+            }
+            31 => Request::Record { epoch: reader.epoch()?, id: reader.id()? },
+            32 => Request::Unkeep { id: reader.id()? },
             27 | 28 => {
                 let id = reader.id()?;
                 let length = if kind == 27 { Some(reader.u64()?) } else { None };
                 Request::Lease { id, by: reader.principal()?, length }
             }
             10 => Request::Free { id: reader.id()?, by: reader.principal()? },
-            11 | 21 => Request::Stop { id: reader.id()?, moves: kind == 21 },
+            11 | 21 => Request::Stop { epoch: reader.epoch()?, id: reader.id()?, moves: kind == 21 },
             22 => {
                 let (id, to) = (reader.id()?, reader.node()?);
                 Request::Move { id, by: reader.principal()?, to }
@@ -501,7 +568,16 @@ impl Reply {
         match self {
             Reply::Done => Writer::new(0),
             Reply::Flag(flag) => Writer::new(1).u8(u8::from(*flag)),
-            Reply::Found(id) => Writer::new(2).id(*id),
+            Reply::Found(id, keepers) => Writer::new(2).id(*id).keepers(keepers),
+            Reply::Kept(mappers) => {
+                let writer = Writer::new(9).u16(mappers.len() as u16);
+                mappers.iter().fold(writer, |writer, mapper| writer.u16(mapper.0))
+            }
+            Reply::Record(bytes) => {
+                let mut writer = Writer::new(10).u32(bytes.len() as u32);
+                writer.0.extend_from_slice(bytes);
+                writer
+            }
             Reply::Old(value) => Writer::new(3).u64(*value),
             Reply::Allocated(layout) => Writer::new(4).layout(layout),
             Reply::Mapped(mapping) => {
@@ -535,6 +611,9 @@ impl Reply {
                     Refusal::Malformed => writer.u8(10),
                     Refusal::Waits(node) => writer.u8(11).u16(node.0),
                     Refusal::Drains(node) => writer.u8(21).u16(node.0),
+                    Refusal::Record(RecordError::Unsettled) => writer.u8(22),
+                    Refusal::Elsewhere(node) => writer.u8(23).u16(node.0),
+                    Refusal::Untold(node) => writer.u8(24).u16(node.0),
                     Refusal::Target => writer.u8(12),
                     Refusal::Rehoming { epoch } => writer.u8(14).u64(*epoch),
                     Refusal::Record(RecordError::Quota { has, quota }) => writer.u8(13).u64(*has).u64(*quota),
@@ -550,7 +629,16 @@ impl Reply {
         let reply = match reader.u8()? {
             0 => Reply::Done,
             1 => Reply::Flag(reader.flag()?),
-            2 => Reply::Found(reader.id()?),
+            2 => Reply::Found(reader.id()?, reader.keepers()?),
+            9 => {
+                let count = usize::from(reader.u16()?);
+                Reply::Kept((0..count).map(|_| reader.node()).collect::<Result<_, _>>()?)
+            }
+            10 => {
+                let length = reader.u32()? as usize;
+                let bytes = reader.0.split_off(..length).ok_or(Malformed)?;
+                Reply::Record(bytes.to_vec())
+            }
             3 => Reply::Old(reader.u64()?),
             4 => Reply::Allocated(reader.layout()?),
             5 => {
@@ -582,6 +670,9 @@ impl Reply {
                 10 => Refusal::Malformed,
                 11 => Refusal::Waits(reader.node()?),
                 21 => Refusal::Drains(reader.node()?),
+                22 => RecordError::Unsettled.into(),
+                23 => Refusal::Elsewhere(reader.node()?),
+                24 => Refusal::Untold(reader.node()?),
                 12 => Refusal::Target,
                 14 => Refusal::Rehoming { epoch: reader.u64()? },
                 13 => RecordError::Quota { has: reader.u64()?, quota: reader.u64()? }.into(),

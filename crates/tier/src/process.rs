@@ -13,12 +13,12 @@ pub mod service;
 mod status;
 
 pub use direct::{DirectPart, Directed, NoDirect, direct_name};
-pub use operator::{Holdings, Lent, LentRegion};
+pub use operator::{HandedOver, Holdings, Lent, LentRegion};
 pub use problem::Problem;
 pub use status::{MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Pages, PriorityStatus, ProcessStatus, Ran};
 
 use self::list::ListedOperation;
-use self::operator::{FREE_NAMED, HELD, LEAVE, LENT, MOVE_AWAY, OperatorRequest};
+use self::operator::{FREE_NAMED, HAND_OVER, HELD, LEAVE, LENT, MOVE_AWAY, OperatorRequest};
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
 use crate::name::Name;
@@ -598,7 +598,7 @@ impl<'a> ProcessRequest<'a> {
             }
             LEASE => ProcessRequest::Lease { handle: reader.u64()?, length: parse_lease(&mut reader)? },
             STATUS => ProcessRequest::Status,
-            LEAVE | FREE_NAMED | LENT | MOVE_AWAY | HELD => {
+            LEAVE | FREE_NAMED | LENT | MOVE_AWAY | HELD | HAND_OVER => {
                 ProcessRequest::Operate(OperatorRequest::read(function, &mut reader)?)
             }
             LIST => ProcessRequest::List { node: reader.string()?, from: reader.u32()? },

@@ -9,13 +9,16 @@ use crate::rights::{GrantError, Grantee, Grants, Principal, Rights};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
+pub mod keepers;
 mod kept;
 mod lease;
 #[cfg(test)]
 mod tests;
 
+pub use keepers::{AdoptError, Heard, Keepers, MAX_KEEPERS, Standing};
 pub use kept::Recovered;
 
+use keepers::Shared;
 use lease::{Lease, Leases};
 
 /// The most records, and the most names, of one node.
@@ -48,6 +51,9 @@ pub enum RecordError {
     /// The region is being moved to another node.
     #[error("the region is being moved to another node: try again")]
     Moving,
+    /// Nodes that keep the record have changed, and agree on it.
+    #[error("the nodes that keep the record of the region have changed, and agree on it: try again")]
+    Unsettled,
     /// A region without a name cannot be moved, since its handles could not be made again, and has no lease.
     #[error("the region has no name: publish it first; a region without one ends with its last handle")]
     NoName,
@@ -115,6 +121,10 @@ pub struct Ending {
     pub machine: Retirement,
     /// The name that its home has to forget.
     pub name: Option<Name>,
+    /// The other nodes that keep the record.
+    pub keepers: Vec<NodeId>,
+    /// Any node may have mapped the region.
+    pub by_any: bool,
 }
 
 /// Rights of a region that were taken away, and by which nodes may have operations under way.
@@ -130,6 +140,8 @@ pub struct Revoking {
     pub left: Rights,
     /// The nodes that store the region.
     pub stores: Vec<NodeId>,
+    /// Any node may have mapped the region.
+    pub by_any: bool,
 }
 
 /// A move that has begun.
@@ -143,11 +155,13 @@ pub struct Leaving {
     pub layout: Layout,
     /// The machine to drive. It holds the memory.
     pub machine: Retirement,
+    /// Any node may have mapped the region.
+    pub by_any: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Record {
-    /// The region's first id: that of this slot.
+    /// The region's first id: that of this slot, unless another node gave it out.
     id: LmrId,
     /// The id that owns its blocks: a new one with each move.
     memory: LmrId,
@@ -165,6 +179,13 @@ struct Record {
     /// The memory to which another region moves: of no use by itself.
     is_target: bool,
     lease: Option<Lease>,
+    /// The nodes that keep the record. This one is among them.
+    keepers: Keepers,
+    /// Greater with each change.
+    version: u64,
+    /// A keeper was lost with its list of mappers: any node may have mapped the region.
+    mappers_lost: bool,
+    standing: Standing,
 }
 
 #[derive(Clone, Debug)]
@@ -177,9 +198,12 @@ struct Slot {
     alias: Option<LmrId>,
     /// The principal whose quota the region counts against, and its bytes.
     charged: Option<(Principal, u64)>,
+    /// The slot has the record of a region whose id another node has given out, or an earlier use of this slot.
+    is_copy: bool,
 }
 
-/// The records of the regions whose masters are attached to this node.
+/// The records of the regions whose masters are attached to this node: those that were made here, and those of other
+/// nodes that [several nodes keep](keepers).
 #[derive(Clone, Debug)]
 pub struct Directory {
     node: NodeId,
@@ -189,6 +213,7 @@ pub struct Directory {
     /// The bytes of the regions of each principal that has any.
     charges: BTreeMap<Principal, u64>,
     leases: Leases,
+    shared: Shared,
     /// Slots whose entries in a ledger may be older.
     changes: Changes<u32>,
 }
@@ -204,6 +229,7 @@ impl Directory {
             first_generation: first_generation >> 1,
             charges: BTreeMap::new(),
             leases: Leases::default(),
+            shared: Shared::default(),
             changes: Changes::default(),
         }
     }
@@ -220,7 +246,14 @@ impl Directory {
             return Err(RecordError::Full);
         }
         let (slot, generation) = (self.slots.len() as u32, self.first_generation);
-        self.slots.push(Slot { generation, record: None, reserved: true, alias: None, charged: None });
+        self.slots.push(Slot {
+            generation,
+            record: None,
+            reserved: true,
+            alias: None,
+            charged: None,
+            is_copy: false,
+        });
         self.changes.note(slot);
         Ok(LmrId { node: self.node, slot, generation })
     }
@@ -251,7 +284,8 @@ impl Directory {
         self.charges.get(principal).copied().unwrap_or_default()
     }
 
-    /// Lists regions with a name to which a principal has a right. `from` is 0, or the end of the last listing.
+    /// Lists regions with a name to which a principal has a right, and whose changes this node orders: no region is in
+    /// the lists of two nodes. `from` is 0, or the end of the last listing.
     pub fn list(&self, principal: &Principal, from: u32) -> Listing {
         let mut listing = Listing::default();
         for (at, slot) in self.slots.iter().enumerate().skip(from as usize) {
@@ -259,7 +293,8 @@ impl Directory {
                 listing.next = Some(at as u32);
                 break;
             }
-            let Some(record) = slot.record.as_ref().filter(|record| !record.ending) else { continue };
+            let ordered = |record: &&Record| !record.ending && record.keepers.first() == self.node;
+            let Some(record) = slot.record.as_ref().filter(ordered) else { continue };
             let rights = record.grants.of(principal);
             if let Some(name) = record.name.clone().filter(|_| rights != Rights::NONE) {
                 listing.regions.push(Listed { name, length: record.layout.length(), rights });
@@ -278,6 +313,7 @@ impl Directory {
         creator: Principal,
         mapper: NodeId,
     ) {
+        let keepers = Keepers::new(self.node);
         if let Some(slot) = self.slot(id).filter(|slot| slot.record.is_none()) {
             let (grants, mappers) = (Grants::of_creator(creator), BTreeMap::from([(mapper, 1)]));
             slot.record = Some(Record {
@@ -292,6 +328,10 @@ impl Directory {
                 named: false,
                 is_target: false,
                 lease: None,
+                keepers,
+                version: 0,
+                mappers_lost: false,
+                standing: Standing::Settled,
             });
         }
     }
@@ -320,40 +360,64 @@ impl Directory {
             }
             let record = slot.record.as_ref().filter(|record| record.named && !record.ending);
             if let Some(name) = record.and_then(|record| record.name.clone()).filter(&wanted) {
-                let id = LmrId { node: self.node, slot: at as u32, generation: slot.generation };
-                found.push((name, id));
+                found.extend(slot.record.as_ref().map(|record| (name, record.id)));
             }
         }
         (found, None)
     }
 
+    /// Returns the place of an id that this node has given out, or of a record that it keeps for others.
+    fn place(&self, id: LmrId) -> Option<usize> {
+        let slot = self.slots.get(id.slot as usize).filter(|slot| {
+            id.node == self.node && slot.reserved && !slot.is_copy && slot.generation == id.generation
+        });
+        match slot {
+            Some(_) => Some(id.slot as usize),
+            None => self.shared.index.get(&id).map(|slot| *slot as usize),
+        }
+    }
+
+    /// Returns the place of the record of a region by any of its ids.
+    fn place_of_record(&self, id: LmrId) -> Option<usize> {
+        let place = self.place(id)?;
+        match self.slots[place].alias {
+            Some(first) => self.place(first),
+            None => Some(place),
+        }
+    }
+
     /// Returns the slot of an id. It counts as changed.
     fn slot(&mut self, id: LmrId) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut(id.slot as usize)?;
-        let found = id.node == self.node && slot.reserved && slot.generation == id.generation;
-        found.then(|| {
-            self.changes.note(id.slot);
-            slot
-        })
+        let place = self.place(id)?;
+        self.changes.note(place as u32);
+        self.slots.get_mut(place)
+    }
+
+    /// Returns the record of a region by any of its ids, whatever happens to it.
+    fn any(&mut self, id: LmrId) -> Option<&mut Record> {
+        let place = self.place_of_record(id)?;
+        self.changes.note(place as u32);
+        self.slots.get_mut(place)?.record.as_mut()
     }
 
     /// Returns the record of a region by any of its ids.
     fn live(&mut self, id: LmrId) -> Result<&mut Record, RecordError> {
-        let slot = self.slot(id).ok_or(RecordError::NoSuch)?;
-        let first = slot.alias.unwrap_or(id);
-        let record = self.slot(first).and_then(|slot| slot.record.as_mut());
-        record.filter(|record| !record.ending).ok_or(RecordError::NoSuch)
+        let record = self.any(id).filter(|record| !record.ending).ok_or(RecordError::NoSuch)?;
+        if record.standing == Standing::Settled { Ok(record) } else { Err(RecordError::Unsettled) }
     }
 
     /// Returns whether an id is reserved or has a record.
-    pub fn exists(&mut self, id: LmrId) -> bool {
-        self.slot(id).is_some()
+    pub fn exists(&self, id: LmrId) -> bool {
+        self.place(id).is_some()
     }
 
-    /// Returns the names of regions that are not being freed: the first `most`, and the number of all.
+    /// Returns the names of regions that no other node keeps, and that are not being freed: the first `most`, and the
+    /// number of all.
     pub fn first_names(&self, most: usize) -> (Vec<Name>, u64) {
         let records = self.slots.iter().filter_map(|slot| slot.record.as_ref());
-        let all = records.filter(|record| !record.ending).filter_map(|record| record.name.as_ref());
+        let all = records
+            .filter(|record| !record.ending && record.keepers.count() == 1)
+            .filter_map(|record| record.name.as_ref());
         (all.clone().take(most).cloned().collect(), all.count() as u64)
     }
 
@@ -427,7 +491,9 @@ impl Directory {
         if record.grants.of(by) == Rights::NONE {
             return Err(RecordError::NoSuch);
         }
-        Ok(record.grants.grant(by, to, rights)?)
+        record.grants.grant(by, to, rights)?;
+        record.version += 1;
+        Ok(())
     }
 
     /// Takes rights away in the name of `by`, a master: from here on nobody maps the region with them.
@@ -438,12 +504,15 @@ impl Directory {
         from: &Grantee,
         rights: Rights,
     ) -> Result<Revoking, RecordError> {
+        let me = self.node;
         let record = self.live(id)?;
         record.check_master(by)?;
         let left = record.grants.revoke(by, from, rights)?;
+        record.version += 1;
         let (memory, stores, grants) = (record.memory, record.layout.nodes(), record.grants.clone());
         let machine = Retirement::held(record.mappers.keys().copied(), stores.iter().copied());
-        Ok(Revoking { memory, machine, grants, left, stores })
+        let (machine, by_any) = (machine.among(record.others(me)), record.mappers_lost);
+        Ok(Revoking { memory, machine, grants, left, stores, by_any })
     }
 
     /// Gives a region without a name its name, and grants, in the name of `by`, a master. Returns the grants that it
@@ -485,8 +554,8 @@ impl Directory {
         }
     }
 
-    /// Returns the id that owns a region's memory, the nodes that have mapped it, and those that store it, in the name
-    /// of `by`, a master, or in that of the node.
+    /// Returns the id that owns a region's memory, the nodes that have mapped it as far as this one knows, and those that
+    /// store it, in the name of `by`, a master, or in that of the node.
     pub fn users(
         &mut self,
         id: LmrId,
@@ -494,7 +563,13 @@ impl Directory {
     ) -> Result<(LmrId, Vec<NodeId>, Vec<NodeId>), RecordError> {
         let record = self.live(id)?;
         by.map_or(Ok(()), |by| record.check_master(by))?;
-        Ok((record.memory, record.mappers.keys().copied().collect(), record.layout.nodes()))
+        let (mut mappers, stores): (Vec<NodeId>, _) =
+            (record.mappers.keys().copied().collect(), record.layout.nodes());
+        // It may have mapped the region at another keeper.
+        if record.keepers.count() > 1 || record.mappers_lost {
+            mappers.extend(stores.iter());
+        }
+        Ok((record.memory, mappers, stores))
     }
 
     /// Begins to free a region: from here on it looks absent. `by` must be a master; `None` frees in the name of the
@@ -508,16 +583,27 @@ impl Directory {
             return Err(RecordError::Moving);
         }
         record.ending = true;
+        record.version += 1;
+        self.resume_free(id).ok_or(RecordError::NoSuch)
+    }
+
+    /// Goes on with a free that has begun, perhaps at another node that kept the record.
+    pub fn resume_free(&mut self, id: LmrId) -> Option<Ending> {
+        let me = self.node;
+        let record = self.any(id).filter(|record| record.ending)?;
+        let (keepers, by_any) = (record.others(me), record.mappers_lost);
         let machine = Retirement::new(record.mappers.keys().copied(), record.layout.nodes());
-        let ending = Ending { id: record.id, memory: record.memory, machine, name: record.name.clone() };
-        self.end_lease(ending.id);
-        Ok(ending)
+        let machine = machine.among(keepers.iter().copied());
+        let (id, memory, name) = (record.id, record.memory, record.name.clone());
+        self.end_lease(id);
+        Some(Ending { id, memory, machine, name, keepers, by_any })
     }
 
     /// Begins to move a region with a name, in the name of `by`, a master, or in that of the node. From here on nobody
     /// maps or frees it, until [`finish_move`](Directory::finish_move) or [`abandon_move`](Directory::abandon_move) by
     /// the id that is returned.
     pub fn begin_move(&mut self, id: LmrId, by: Option<&Principal>) -> Result<Leaving, RecordError> {
+        let me = self.node;
         let record = self.live(id)?;
         by.map_or(Ok(()), |by| record.check_master(by))?;
         if record.name.is_none() {
@@ -526,17 +612,24 @@ impl Directory {
         if std::mem::replace(&mut record.moving, true) {
             return Err(RecordError::Moving);
         }
+        record.version += 1;
         let machine = Retirement::held(record.mappers.keys().copied(), record.layout.nodes());
-        Ok(Leaving { id: record.id, memory: record.memory, layout: record.layout.clone(), machine })
+        let (machine, by_any) = (machine.among(record.others(me)), record.mappers_lost);
+        Ok(Leaving { id: record.id, memory: record.memory, layout: record.layout.clone(), machine, by_any })
     }
 
     /// Ends a move: in one step, the region has the places of the record `to`, which has no name and ends, and its id.
-    /// The handles of `to` then count as handles of the region, except that of its creator at this node.
-    pub fn finish_move(&mut self, id: LmrId, to: LmrId) -> Result<(), RecordError> {
+    /// The handles of `to` then count as handles of the region, except that of its creator at this node. A region that
+    /// other nodes keep, too, is mapped again when they have [heard of it](Directory::end_move): returns whether that is
+    /// so.
+    pub fn finish_move(&mut self, id: LmrId, to: LmrId) -> Result<bool, RecordError> {
+        self.live(id)?;
         let new = self.slot(to).and_then(|slot| slot.record.take()).ok_or(RecordError::NoSuch)?;
         let me = self.node;
         let record = self.live(id)?;
-        (record.layout, record.memory, record.moving) = (new.layout, to, false);
+        let is_shared = record.keepers.count() > 1;
+        (record.layout, record.memory, record.moving) = (new.layout, to, is_shared);
+        record.version += 1;
         for (mapper, count) in new.mappers {
             let count = count - u32::from(mapper == me);
             if count > 0 {
@@ -547,13 +640,19 @@ impl Directory {
         if let Some(slot) = self.slot(to) {
             slot.alias = Some(first);
         }
-        Ok(())
+        Ok(is_shared)
+    }
+
+    /// Other keepers know the places of a region that has moved: it is mapped again.
+    pub fn end_move(&mut self, id: LmrId) {
+        self.abandon_move(id);
     }
 
     /// Gives a move up: the region stays where it is.
     pub fn abandon_move(&mut self, id: LmrId) {
-        if let Ok(record) = self.live(id) {
+        if let Some(record) = self.any(id).filter(|record| record.moving) {
             record.moving = false;
+            record.version += 1;
         }
     }
 
@@ -561,19 +660,32 @@ impl Directory {
     pub fn forget_memory(&mut self, memory: LmrId) {
         if self.slot(memory).is_some_and(|slot| slot.alias.is_some()) {
             self.forget(memory);
+        } else if self.any(memory).is_some_and(|record| record.id != memory && record.memory != memory) {
+            self.shared.index.remove(&memory);
         }
     }
 
-    /// Forgets a region whose memory is free again, or an id whose region could not be made.
+    /// Forgets a region whose memory is free again, or that others keep, or an id whose region could not be made.
     pub fn forget(&mut self, id: LmrId) {
         self.end_lease(id);
-        let Some(slot) = self.slot(id) else { return };
+        let Some(place) = self.place(id) else { return };
+        let number = place as u32;
+        self.changes.note(number);
+        let slot = &mut self.slots[place];
+        let is_copy = slot.is_copy;
         let record = slot.record.take();
-        slot.reserved = false;
-        slot.alias = None;
-        slot.generation += 1;
         let charged = slot.charged.take();
-        self.free.push(id.slot);
+        let next = slot.generation + 1;
+        *slot = Slot {
+            generation: next,
+            record: None,
+            reserved: false,
+            alias: None,
+            charged: None,
+            is_copy: false,
+        };
+        self.free.push(number);
+        self.shared.slots.remove(&number);
         if let Some((principal, bytes)) = charged
             && let Some(total) = self.charges.get_mut(&principal)
         {
@@ -582,13 +694,23 @@ impl Directory {
                 self.charges.remove(&principal);
             }
         }
-        if let Some(memory) = record.map(|record| record.memory).filter(|memory| *memory != id) {
-            self.forget(memory);
+        let Some(record) = record else { return };
+        if is_copy {
+            // Also the id of memory that the region has left.
+            self.shared.index.retain(|_, slot| *slot != number);
+        }
+        if record.memory != id {
+            self.forget(record.memory);
         }
     }
 }
 
 impl Record {
+    /// Returns the other nodes that keep the record.
+    fn others(&self, me: NodeId) -> Vec<NodeId> {
+        self.keepers.iter().filter(|node| *node != me).collect()
+    }
+
     /// Returns whether nobody can use the region any more: it has no name, and its own node has no handle.
     fn is_unused(&self, me: NodeId) -> bool {
         self.name.is_none() && !self.mappers.contains_key(&me)

@@ -19,6 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A request that the driver of a [`Retirement`] sends, as often as it likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Command {
+    /// Have `keeper`, another node that keeps the record, take it over as it is now, and tell its mappers. Report
+    /// [`Retirement::gathered`].
+    Gather {
+        /// The node.
+        keeper: NodeId,
+    },
     /// Ask `mapper` to stop and drain. Report [`Retirement::stopped`] or [`Retirement::silent`].
     Stop {
         /// The node that mapped the region.
@@ -51,6 +57,8 @@ enum Mapper {
 /// The state of one free, at the node that keeps the record. Events may come in any order, and repeatedly.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Retirement {
+    /// Other nodes that keep the record, and have not told yet for whom they have mapped the region.
+    keepers: BTreeSet<NodeId>,
     mappers: BTreeMap<NodeId, Mapper>,
     /// For each node that stores pieces: whether it has taken the memory back.
     stores: BTreeMap<NodeId, bool>,
@@ -66,6 +74,7 @@ impl Retirement {
         stores: impl IntoIterator<Item = NodeId>,
     ) -> Retirement {
         Retirement {
+            keepers: BTreeSet::new(),
             mappers: mappers.into_iter().map(|mapper| (mapper, Mapper::Active)).collect(),
             stores: stores.into_iter().map(|store| (store, false)).collect(),
             is_held: false,
@@ -82,6 +91,27 @@ impl Retirement {
         Retirement { is_held: true, ..Retirement::new(mappers, stores) }
     }
 
+    /// Adds other nodes that keep the record: none of them maps the region once it has told its mappers.
+    pub fn among(mut self, keepers: impl IntoIterator<Item = NodeId>) -> Retirement {
+        self.keepers.extend(keepers);
+        self
+    }
+
+    /// `keeper` has mapped the region for these nodes, and maps it no more. Of one that is lost with its list, they are all
+    /// nodes.
+    pub fn gathered(&mut self, keeper: NodeId, mappers: impl IntoIterator<Item = NodeId>) {
+        if self.keepers.remove(&keeper) {
+            self.listed(mappers);
+        }
+    }
+
+    /// These nodes may have mapped the region, too.
+    pub fn listed(&mut self, mappers: impl IntoIterator<Item = NodeId>) {
+        for mapper in mappers {
+            self.mappers.entry(mapper).or_insert(Mapper::Active);
+        }
+    }
+
     /// The bytes have their new place: the memory may be taken back once no node can touch it.
     pub fn let_go(&mut self) {
         self.is_held = false;
@@ -94,6 +124,10 @@ impl Retirement {
 
     /// Returns the requests to send now; none when the region is freed.
     pub fn commands(&self) -> Vec<Command> {
+        // A mapper that has stopped could map the region again at a keeper that has not heard.
+        if !self.keepers.is_empty() {
+            return self.keepers.iter().map(|&keeper| Command::Gather { keeper }).collect();
+        }
         let mut commands = Vec::new();
         for (&mapper, state) in &self.mappers {
             match state {
@@ -115,7 +149,7 @@ impl Retirement {
 
     /// Returns whether no node can touch the memory any more.
     pub fn is_harmless(&self) -> bool {
-        self.mappers.values().all(|mapper| *mapper == Mapper::Harmless)
+        self.keepers.is_empty() && self.mappers.values().all(|mapper| *mapper == Mapper::Harmless)
     }
 
     /// Returns whether all memory of the region was taken back.
@@ -129,6 +163,7 @@ impl Retirement {
             .commands()
             .into_iter()
             .map(|command| match command {
+                Command::Gather { keeper } => keeper,
                 Command::Stop { mapper } | Command::Fence { mapper, .. } => mapper,
                 Command::Release { store } => store,
             })
@@ -254,6 +289,19 @@ mod tests {
         assert_eq!(moved.commands(), [Command::Release { store: B }]);
         moved.released(B);
         assert!(moved.is_done());
+    }
+
+    #[test]
+    fn all_keepers_tell_their_mappers_first() {
+        let mut free = Retirement::new([A], [C]).among([B]);
+        assert_eq!(free.commands(), [Command::Gather { keeper: B }]);
+        assert!(!free.is_harmless());
+        free.gathered(B, [A, C]);
+        free.gathered(B, [B]);
+        assert_eq!(free.commands(), [Command::Stop { mapper: A }, Command::Stop { mapper: C }]);
+        free.stopped(A);
+        free.stopped(C);
+        assert_eq!(free.commands(), [Command::Release { store: C }]);
     }
 
     #[test]

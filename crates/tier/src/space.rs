@@ -2,7 +2,7 @@
 //! the caller's report that it was zeroed makes it free again.
 
 use crate::ledger::Changes;
-use crate::place::{LmrId, NodeId};
+use crate::place::LmrId;
 use crate::rights::Principal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -219,22 +219,27 @@ impl Space {
         released
     }
 
-    /// Returns the bytes of blocks of regions whose records are at other nodes than `node`.
-    pub fn lent(&self, node: NodeId) -> u64 {
-        let others = self.used.iter().filter(|((owner, ..), _)| owner.node != node);
+    /// Returns the bytes of blocks of regions for which `is_lent` holds.
+    pub fn lent(&self, is_lent: impl Fn(LmrId) -> bool) -> u64 {
+        let others = self.used.iter().filter(|((owner, ..), _)| is_lent(*owner));
         others.map(|(_, order)| UNIT << order).sum()
     }
 
-    /// Returns regions whose records are at other nodes than `node`, each with the bytes of its blocks, in the order of
-    /// their ids: at most `most`, after the id `after`.
-    pub fn lent_regions(&self, node: NodeId, after: Option<LmrId>, most: usize) -> Vec<(LmrId, u64)> {
+    /// Returns regions for which `is_lent` holds, each with the bytes of its blocks, in the order of their ids: at most
+    /// `most`, after the id `after`.
+    pub fn lent_regions(
+        &self,
+        is_lent: impl Fn(LmrId) -> bool,
+        after: Option<LmrId>,
+        most: usize,
+    ) -> Vec<(LmrId, u64)> {
         let mut found: Vec<(LmrId, u64)> = Vec::new();
         let start = after.map_or(Bound::Unbounded, |after| Bound::Excluded((after, u16::MAX, u64::MAX)));
         for ((owner, ..), order) in self.used.range((start, Bound::Unbounded)) {
             let length = UNIT << order;
             if let Some((_, bytes)) = found.last_mut().filter(|(last, _)| last == owner) {
                 *bytes += length;
-            } else if owner.node != node {
+            } else if is_lent(*owner) {
                 if found.len() == most {
                     break;
                 }
@@ -323,6 +328,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::NodeId;
 
     use proptest::prelude::*;
 
@@ -330,12 +336,17 @@ mod tests {
         LmrId { node: NodeId(0), slot, generation: 1 }
     }
 
+    /// Ids of other nodes than this one.
+    fn not(node: u16) -> impl Fn(LmrId) -> bool {
+        move |id| id.node != NodeId(node)
+    }
+
     #[test]
     fn released_memory_is_not_given_out_before_it_is_zeroed() {
         let mut space = Space::new();
         space.add_extent(4096);
         let block = space.allocate(owner(1), 4096).unwrap();
-        assert_eq!((space.lent(NodeId(0)), space.lent(NodeId(1))), (0, 4096));
+        assert_eq!((space.lent(not(0)), space.lent(not(1))), (0, 4096));
         assert_eq!(space.release(owner(1)), 4096);
         let full = SpaceError::Full { wanted: 1, dirty: 4096 };
         assert_eq!(space.allocate(owner(2), 1), Err(full));
@@ -374,11 +385,11 @@ mod tests {
             space.allocate(id, 100).unwrap();
         }
         let all = [(other(1, 4), 128), (other(1, 9), 128), (other(2, 5), 256)];
-        assert_eq!(space.lent_regions(NodeId(0), None, 9), all);
-        assert_eq!(space.lent_regions(NodeId(0), None, 2), all[..2]);
-        assert_eq!(space.lent_regions(NodeId(0), Some(other(1, 9)), 2), all[2..]);
-        assert_eq!(space.lent_regions(NodeId(0), Some(other(2, 5)), 2), []);
-        assert_eq!(space.lent_regions(NodeId(1), None, 9), [(owner(1), 128), (owner(7), 128), all[2]]);
+        assert_eq!(space.lent_regions(not(0), None, 9), all);
+        assert_eq!(space.lent_regions(not(0), None, 2), all[..2]);
+        assert_eq!(space.lent_regions(not(0), Some(other(1, 9)), 2), all[2..]);
+        assert_eq!(space.lent_regions(not(0), Some(other(2, 5)), 2), []);
+        assert_eq!(space.lent_regions(not(1), None, 9), [(owner(1), 128), (owner(7), 128), all[2]]);
     }
 
     #[test]

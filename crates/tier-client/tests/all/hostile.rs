@@ -5,7 +5,7 @@ use dunlin_fabric::Link as _;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
 use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED, Outcomes};
-use dunlin_tier::process::operator::MOVE_AWAY;
+use dunlin_tier::process::operator::HAND_OVER;
 use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, FREE, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ,
     READ_HERE, REFUSED, RUN, SERVICE, WRITE_HERE,
@@ -364,11 +364,11 @@ fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_s
 /// A request with bytes changed, cut or added, or any bytes.
 fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let numbers = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0u64..9000];
-    let functions = prop_oneof![READ..=LIST, RUN..=MOVE_AWAY];
+    let functions = prop_oneof![READ..=LIST, RUN..=HAND_OVER];
     let valid = (functions, prop::collection::vec(numbers, 0..6)).prop_map(|(function, numbers)| {
         (function, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
     });
-    let noise = (prop_oneof![0u16..20, RUN..=MOVE_AWAY], prop::collection::vec(any::<u8>(), 0..200));
+    let noise = (prop_oneof![0u16..20, RUN..=HAND_OVER], prop::collection::vec(any::<u8>(), 0..200));
     // Lists of operations whose fields are any numbers.
     let list = prop::collection::vec((0u8..4, any::<u64>(), 0u64..9000, 0u32..300), 0..5).prop_map(|list| {
         let operation = |(kind, handle, offset, number): (u8, u64, u64, u32)| {

@@ -6,6 +6,7 @@ mod cluster;
 mod copies;
 mod extents;
 mod hostile;
+mod keepers;
 mod leases;
 mod lists;
 mod locks;

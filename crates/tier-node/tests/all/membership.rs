@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const NAMES: [&str; 4] = ["alice", "bob", "carol", "dave"];
+pub(crate) const NAMES: [&str; 4] = ["alice", "bob", "carol", "dave"];
 /// No test takes so long, in virtual time.
 const HANG: Nanos = 60_000_000_000;
 
-fn directory_address() -> Address {
+pub(crate) fn directory_address() -> Address {
     Address::new(Scheme::Sim, "directory").unwrap()
 }
 
-fn config(name: &str) -> TierConfig {
+pub(crate) fn config(name: &str) -> TierConfig {
     let peer = Peer::named(Scheme::Sim, name).unwrap();
     let mut config = TierConfig::new(vec![peer], name);
     config.directory = Some(directory_address());
@@ -30,12 +30,12 @@ fn config(name: &str) -> TierConfig {
     config
 }
 
-fn serve(sim: &Sim) -> DirectoryServer<Sim> {
+pub(crate) fn serve(sim: &Sim) -> DirectoryServer<Sim> {
     DirectoryServer::serve(sim, &directory_address(), DirectoryConfig::default()).unwrap()
 }
 
 /// Starts nodes at the same time, each in a process of its own.
-fn start(processes: &[Sim], names: &[&str]) -> Vec<Tier<Sim>> {
+pub(crate) fn start(processes: &[Sim], names: &[&str]) -> Vec<Tier<Sim>> {
     let made: Arc<Mutex<Vec<Option<Tier<Sim>>>>> = Arc::new(Mutex::new(vec![None; names.len()]));
     let tasks: Vec<Task> = (0..names.len())
         .map(|at| {
@@ -53,7 +53,7 @@ fn start(processes: &[Sim], names: &[&str]) -> Vec<Tier<Sim>> {
 }
 
 /// Runs `body` with a directory, on the last machine, and nodes on machines of their own.
-fn run(
+pub(crate) fn run(
     seed: u64,
     names: &'static [&'static str],
     body: impl FnOnce(&Sim, &[Sim], Vec<Tier<Sim>>, DirectoryServer<Sim>) + Send + 'static,
@@ -70,7 +70,7 @@ fn run(
 
 /// Repeats an attempt until it gives a value.
 #[track_caller]
-fn wait<T>(sim: &Sim, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait<T>(sim: &Sim, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let begin = sim.time();
     loop {
         if let Some(value) = attempt() {
@@ -82,16 +82,16 @@ fn wait<T>(sim: &Sim, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A value of a killed process: nothing of it runs any more.
-fn leak<T>(value: T) {
+pub(crate) fn leak<T>(value: T) {
     let _ = std::mem::ManuallyDrop::new(value);
 }
 
-fn alive(tier: &Tier<Sim>) -> Vec<String> {
+pub(crate) fn alive(tier: &Tier<Sim>) -> Vec<String> {
     tier.nodes().collect()
 }
 
 /// A name whose home is that node.
-fn name_at(tier: &Tier<Sim>, node: &str, tag: &str) -> String {
+pub(crate) fn name_at(tier: &Tier<Sim>, node: &str, tag: &str) -> String {
     (0..10_000).map(|number| format!("{tag}/{number}")).find(|name| tier.home(name).unwrap() == node).unwrap()
 }
 

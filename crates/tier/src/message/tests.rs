@@ -3,7 +3,7 @@
 use super::*;
 use crate::holders::Holder;
 use crate::place::Piece;
-use crate::record::Listed;
+use crate::record::{Listed, MAX_KEEPERS};
 use proptest::prelude::*;
 
 fn id() -> impl Strategy<Value = LmrId> {
@@ -38,6 +38,20 @@ fn grants() -> impl Strategy<Value = Grants> {
 
 fn listed() -> impl Strategy<Value = Listed> {
     (name(), any::<u64>(), rights()).prop_map(|(name, length, rights)| Listed { name, length, rights })
+}
+
+fn epoch() -> impl Strategy<Value = Epoch> {
+    any::<[u64; 2]>().prop_map(|[number, directory]| Epoch { number, directory })
+}
+
+fn keepers() -> impl Strategy<Value = Keepers> {
+    prop::collection::vec(any::<u16>().prop_map(NodeId), 1..=MAX_KEEPERS).prop_map(|nodes| {
+        let mut keepers = Keepers::new(nodes[0]);
+        nodes.iter().for_each(|node| {
+            keepers.add(*node);
+        });
+        keepers
+    })
 }
 
 fn layout() -> impl Strategy<Value = Layout> {
@@ -78,14 +92,22 @@ fn request() -> impl Strategy<Value = Request> {
                 false => Request::Revoke { id, rights, by, from: to },
             }
         }),
-        (id(), grants()).prop_map(|(id, grants)| Request::Restrict { id, grants }),
+        (epoch(), id(), grants()).prop_map(|(epoch, id, grants)| Request::Restrict { epoch, id, grants }),
+        (id(), node.clone()).prop_map(|(id, node)| Request::AddKeeper { id, node }),
+        (id(), any::<u64>(), epoch(), node.clone(), any::<bool>()).prop_map(
+            |(id, version, epoch, from, is_new)| Request::Keep { id, version, epoch, from, is_new }
+        ),
+        (epoch(), id(), any::<bool>()).prop_map(|(epoch, id, ends)| match ends {
+            true => Request::Unkeep { id },
+            false => Request::Record { epoch, id },
+        }),
         (id(), principal(), any::<Option<u64>>()).prop_map(|(id, by, length)| Request::Lease {
             id,
             by,
             length
         }),
         (id(), principal()).prop_map(|(id, by)| Request::Free { id, by }),
-        (id(), any::<bool>()).prop_map(|(id, moves)| Request::Stop { id, moves }),
+        (epoch(), id(), any::<bool>()).prop_map(|(epoch, id, moves)| Request::Stop { epoch, id, moves }),
         (id(), principal(), node.clone()).prop_map(|(id, by, to)| Request::Move { id, by, to }),
         (id(), node.clone(), node.clone()).prop_map(|(id, from, to)| Request::MoveAway { id, from, to }),
         (principal(), any::<u32>()).prop_map(|(principal, from)| Request::List { principal, from }),
@@ -120,7 +142,9 @@ fn reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         Just(Reply::Done),
         any::<bool>().prop_map(Reply::Flag),
-        id().prop_map(Reply::Found),
+        (id(), keepers()).prop_map(|(id, keepers)| Reply::Found(id, keepers)),
+        prop::collection::vec(any::<u16>().prop_map(NodeId), 0..5).prop_map(Reply::Kept),
+        prop::collection::vec(any::<u8>(), 0..50).prop_map(Reply::Record),
         any::<u64>().prop_map(Reply::Old),
         layout().prop_map(Reply::Allocated),
         (rights(), layout(), id()).prop_map(|(rights, layout, id)| Reply::Mapped(Mapping {
@@ -163,6 +187,9 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         any::<[u64; 2]>().prop_map(|[has, quota]| RecordError::Quota { has, quota }.into()),
         any::<u16>().prop_map(|node| Refusal::Waits(NodeId(node))),
         any::<u16>().prop_map(|node| Refusal::Drains(NodeId(node))),
+        any::<u16>().prop_map(|node| Refusal::Elsewhere(NodeId(node))),
+        any::<u16>().prop_map(|node| Refusal::Untold(NodeId(node))),
+        Just(RecordError::Unsettled.into()),
     ]
 }
 

@@ -15,6 +15,8 @@ pub const LENT: u16 = 41;
 pub const MOVE_AWAY: u16 = 42;
 /// Asks for the regions that end with the node. Answer: [`Holdings`].
 pub const HELD: u16 = 43;
+/// Hands records of regions with a name to another node, which keeps them from then on. Answer: [`HandedOver`].
+pub const HAND_OVER: u16 = 45;
 
 /// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +45,11 @@ pub enum OperatorRequest {
     },
     /// [`HELD`].
     Held,
+    /// [`HAND_OVER`].
+    HandOver {
+        /// The name of the node that shall keep them.
+        to: String,
+    },
 }
 
 impl OperatorRequest {
@@ -54,6 +61,7 @@ impl OperatorRequest {
             OperatorRequest::Lent { .. } => LENT,
             OperatorRequest::MoveAway { .. } => MOVE_AWAY,
             OperatorRequest::Held => HELD,
+            OperatorRequest::HandOver { .. } => HAND_OVER,
         }
     }
 
@@ -66,6 +74,7 @@ impl OperatorRequest {
             OperatorRequest::Lent { after: None } => writer.u8(0),
             OperatorRequest::MoveAway { id, to } => writer.id(*id).text(to.as_bytes()),
             OperatorRequest::Held => writer,
+            OperatorRequest::HandOver { to } => writer.text(to.as_bytes()),
         }
     }
 
@@ -76,6 +85,7 @@ impl OperatorRequest {
             LENT => OperatorRequest::Lent { after: if reader.flag()? { Some(reader.id()?) } else { None } },
             MOVE_AWAY => OperatorRequest::MoveAway { id: reader.id()?, to: reader.string()? },
             HELD => OperatorRequest::Held,
+            HAND_OVER => OperatorRequest::HandOver { to: reader.string()? },
             _ => return Err(Malformed),
         })
     }
@@ -117,6 +127,29 @@ impl Holdings {
         }
         let names = (0..count).map(|_| reader.name()).collect::<Result<_, _>>()?;
         reader.end(Holdings { leaves, names, named, bytes })
+    }
+}
+
+/// The answer to [`HAND_OVER`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandedOver {
+    /// The records that the other node has got.
+    pub records: u64,
+    /// The records of regions with a name that this node still keeps.
+    pub left: u64,
+}
+
+impl HandedOver {
+    /// Encodes the answer.
+    pub fn encode(&self) -> Vec<u8> {
+        Writer(Vec::new()).u64(self.records).u64(self.left).0
+    }
+
+    /// Parses an answer.
+    pub fn parse(bytes: &[u8]) -> Result<HandedOver, Malformed> {
+        let mut reader = Reader(bytes);
+        let handed = HandedOver { records: reader.u64()?, left: reader.u64()? };
+        reader.end(handed)
     }
 }
 

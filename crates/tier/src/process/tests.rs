@@ -122,6 +122,7 @@ fn operator() -> impl Strategy<Value = OperatorRequest> {
         any::<bool>().prop_map(|force| OperatorRequest::Leave { force }),
         name().prop_map(|name| OperatorRequest::FreeNamed { name }),
         Just(OperatorRequest::Held),
+        "[a-z]{0,255}".prop_map(|to| OperatorRequest::HandOver { to }),
         prop::option::of(lmr_id()).prop_map(|after| OperatorRequest::Lent { after }),
         (lmr_id(), "[a-z]{0,255}").prop_map(|(id, to)| OperatorRequest::MoveAway { id, to }),
     ]

@@ -1,6 +1,6 @@
 //! Records in a ledger, and their recovery by the next life of the node.
 
-use super::{Directory, Lease, MAX_RECORDS, Record, Slot};
+use super::{Directory, Lease, MAX_RECORDS, Record, Slot, Standing};
 use crate::codec::{Reader, Writer};
 use crate::ledger::Entries;
 use crate::message::Malformed;
@@ -11,12 +11,14 @@ const RESERVED: u8 = 1;
 const HAS_RECORD: u8 = 2;
 const IS_ALIAS: u8 = 4;
 const IS_CHARGED: u8 = 8;
+const IS_COPY: u8 = 16;
 const MOVING: u8 = 1;
 const ENDING: u8 = 2;
 const NAMED: u8 = 4;
 const HAS_NAME: u8 = 8;
 const IS_TARGET: u8 = 16;
 const HAS_LEASE: u8 = 32;
+const MAPPERS_LOST: u8 = 64;
 
 /// The work that the records of an earlier life leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,9 @@ pub struct Recovered {
     /// Ids of memory that may be allocated at any node and is of no use: release it, then
     /// [`forget`](Directory::forget_left) the id.
     pub left: Vec<LmrId>,
+    /// Regions whose records other nodes keep, too: one of them may order the changes by now. Nobody maps or changes them
+    /// until these [have said](Directory::agree) so.
+    pub doubted: Vec<LmrId>,
 }
 
 impl Directory {
@@ -64,7 +69,15 @@ impl Directory {
         if !slot.reserved {
             self.free.push(number);
         }
+        let (is_copy, ids) = (slot.is_copy, slot.record.as_ref().map(|record| [record.id, record.memory]));
+        let is_shared = slot.record.as_ref().is_some_and(|record| record.keepers.count() > 1);
         self.slots.push(slot);
+        if is_shared {
+            self.shared.slots.insert(number);
+        }
+        if let (true, Some(ids)) = (is_copy, ids) {
+            self.shared.index.extend(ids.map(|id| (id, number)));
+        }
         Ok(())
     }
 
@@ -73,8 +86,8 @@ impl Directory {
     pub fn end_recovery(&mut self, own: impl IntoIterator<Item = LmrId>) -> Recovered {
         let mut counts: BTreeMap<LmrId, u32> = BTreeMap::new();
         for id in own {
-            if let Some(slot) = self.slot(id) {
-                *counts.entry(slot.alias.unwrap_or(id)).or_default() += 1;
+            if let Some(record) = self.any(id) {
+                *counts.entry(record.id).or_default() += 1;
             }
         }
         let mut recovered = Recovered::default();
@@ -85,17 +98,23 @@ impl Directory {
             let memory = match alias {
                 // The memory that a region has, or had before its last move. The region may be gone.
                 Some(region) => {
-                    let slot = self.slots.get(region.slot as usize);
-                    let slot = slot.filter(|slot| slot.generation == region.generation);
+                    let slot = self.place(region).map(|at| &self.slots[at]);
                     slot.and_then(|slot| slot.record.as_ref()).map(|record| record.memory)
                 }
                 None => slot.record.as_ref().map(|record| record.memory),
             };
-            if is_reserved && memory != Some(id) {
+            let is_copy = slot.is_copy;
+            if is_reserved && memory != Some(id) && !is_copy {
                 recovered.left.push(id);
             }
             let me = self.node;
             let Some(record) = self.slots[number].record.as_mut() else { continue };
+            let id = record.id;
+            if record.keepers.count() > 1 {
+                record.standing = Standing::Doubted;
+                record.version += u64::from(record.moving);
+                recovered.doubted.push(id);
+            }
             record.moving = false;
             match counts.get(&id) {
                 Some(count) => record.mappers.insert(me, *count),
@@ -106,6 +125,11 @@ impl Directory {
                 (record.name, record.lease) = (None, None);
             }
             let is_unused = record.is_target || record.is_unused(me);
+            // A free goes on when the others have agreed.
+            if record.standing == Standing::Doubted {
+                self.changes.note(number as u32);
+                continue;
+            }
             if std::mem::take(&mut record.ending) || is_unused {
                 recovered.frees.push(id);
             }
@@ -123,12 +147,13 @@ impl Directory {
 }
 
 fn encode(slot: &Slot) -> Vec<u8> {
-    let Slot { generation, record, reserved, alias, charged } = slot;
+    let Slot { generation, record, reserved, alias, charged, is_copy } = slot;
     let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     let flags = flag(*reserved, RESERVED)
         | flag(record.is_some(), HAS_RECORD)
         | flag(alias.is_some(), IS_ALIAS)
-        | flag(charged.is_some(), IS_CHARGED);
+        | flag(charged.is_some(), IS_CHARGED)
+        | flag(*is_copy, IS_COPY);
     let mut writer = Writer::new(flags).u64(*generation);
     if let Some(alias) = alias {
         writer = writer.id(*alias);
@@ -136,20 +161,32 @@ fn encode(slot: &Slot) -> Vec<u8> {
     if let Some((principal, bytes)) = charged {
         writer = writer.text(principal.as_str().as_bytes()).u64(*bytes);
     }
-    let Some(record) = record else { return writer.bytes() };
+    let mut bytes = writer.bytes();
+    if let Some(record) = record {
+        bytes.extend(encode_record(record, true));
+    }
+    bytes
+}
+
+/// Encodes a record for the next life of this node, or for another one, which has mappers of its own.
+pub(super) fn encode_record(record: &Record, with_mappers: bool) -> Vec<u8> {
+    let flag = |is_set: bool, bit: u8| if is_set { bit } else { 0 };
     let flags = flag(record.moving, MOVING)
         | flag(record.ending, ENDING)
         | flag(record.named, NAMED)
         | flag(record.name.is_some(), HAS_NAME)
         | flag(record.is_target, IS_TARGET)
-        | flag(record.lease.is_some(), HAS_LEASE);
-    writer = writer.u8(flags).id(record.memory).layout(&record.layout);
+        | flag(record.lease.is_some(), HAS_LEASE)
+        | flag(record.mappers_lost, MAPPERS_LOST);
+    let writer = Writer::new(flags).id(record.id).id(record.memory).u64(record.version);
+    let mut writer = writer.keepers(&record.keepers).layout(&record.layout);
     if let Some(name) = &record.name {
         writer = writer.text(name.as_bytes());
     }
     writer = writer.grants(&record.grants);
-    writer = writer.u32(record.mappers.len() as u32);
-    for (mapper, count) in &record.mappers {
+    let mappers = record.mappers.iter().filter(|_| with_mappers);
+    writer = writer.u32(mappers.clone().count() as u32);
+    for (mapper, count) in mappers {
         writer = writer.u16(mapper.0).u32(*count);
     }
     if let Some(lease) = &record.lease {
@@ -163,13 +200,25 @@ fn decode(id: LmrId, value: &[u8]) -> Result<Slot, Malformed> {
     let (flags, generation) = (reader.u8()?, reader.u64()?);
     let alias = if flags & IS_ALIAS != 0 { Some(reader.id()?) } else { None };
     let charged = if flags & IS_CHARGED != 0 { Some((reader.principal()?, reader.u64()?)) } else { None };
-    let reserved = flags & RESERVED != 0;
-    let mut slot = Slot { generation, record: None, reserved, alias, charged };
+    let (reserved, is_copy) = (flags & RESERVED != 0, flags & IS_COPY != 0);
+    let mut slot = Slot { generation, record: None, reserved, alias, charged, is_copy };
     if flags & HAS_RECORD == 0 {
         return reader.end(slot);
     }
-    let id = LmrId { generation, ..id };
-    let (flags, memory, layout) = (reader.u8()?, reader.id()?, reader.layout()?);
+    let record = decode_record(reader.0)?;
+    if !is_copy && record.id != (LmrId { generation, ..id }) {
+        return Err(Malformed);
+    }
+    slot.record = Some(record);
+    Ok(slot)
+}
+
+/// Parses the record of [`encode_record`].
+pub(super) fn decode_record(bytes: &[u8]) -> Result<Record, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let (flags, id, memory, version) = (reader.u8()?, reader.id()?, reader.id()?, reader.u64()?);
+    let keepers = reader.keepers()?;
+    let layout = reader.layout()?;
     let name = if flags & HAS_NAME != 0 { Some(reader.name()?) } else { None };
     let grants = reader.grants()?;
     let mut mappers = BTreeMap::new();
@@ -177,13 +226,28 @@ fn decode(id: LmrId, value: &[u8]) -> Result<Slot, Malformed> {
         mappers.insert(NodeId(reader.u16()?), reader.u32()?);
     }
     let (moving, ending, named) = (flags & MOVING != 0, flags & ENDING != 0, flags & NAMED != 0);
-    let is_target = flags & IS_TARGET != 0;
+    let (is_target, mappers_lost) = (flags & IS_TARGET != 0, flags & MAPPERS_LOST != 0);
     // It begins when all is recovered.
     let begin = |length| Lease { length, end: u64::MAX };
     let lease = if flags & HAS_LEASE != 0 { Some(begin(reader.u64()?)) } else { None };
-    slot.record =
-        Some(Record { id, memory, moving, name, layout, grants, mappers, ending, named, is_target, lease });
-    reader.end(slot)
+    let standing = Standing::Settled;
+    reader.end(Record {
+        id,
+        memory,
+        moving,
+        name,
+        layout,
+        grants,
+        mappers,
+        ending,
+        named,
+        is_target,
+        lease,
+        keepers,
+        version,
+        mappers_lost,
+        standing,
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,13 @@ pub(super) struct Lease {
     pub(super) end: u64,
 }
 
+impl Lease {
+    /// Returns the lease of the same length that begins at `now`.
+    pub(super) fn from(self, now: u64) -> Lease {
+        Lease { end: now.saturating_add(self.length), ..self }
+    }
+}
+
 /// The ends of all leases, the next one first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leases(BTreeSet<(u64, LmrId)>);
@@ -46,6 +53,7 @@ impl Directory {
             return Err(RecordError::NoName);
         }
         let new = length.map(|length| Lease { length, end: now.saturating_add(length) });
+        record.version += 1;
         let (id, old) = (record.id, std::mem::replace(&mut record.lease, new));
         self.leases.replace(id, old, new);
         Ok(())
@@ -53,19 +61,19 @@ impl Directory {
 
     /// Takes the lease of a region away in the name of the node: its free has begun, or it has lost its name.
     pub(super) fn end_lease(&mut self, id: LmrId) {
-        if let Some(record) = self.slot(id).and_then(|slot| slot.record.as_mut()) {
-            let old = record.lease.take();
+        if let Some(record) = self.any(id) {
+            let (id, old) = (record.id, record.lease.take());
             self.leases.replace(id, old, None);
         }
     }
 
     /// Counts each lease of an earlier life from `now` on, with its whole length.
     pub fn begin_leases(&mut self, now: u64) {
-        for record in self.slots.iter_mut().filter_map(|slot| slot.record.as_mut()) {
+        let me = self.node;
+        let records = self.slots.iter_mut().filter_map(|slot| slot.record.as_mut());
+        for record in records.filter(|record| record.keepers.first() == me) {
             let old = record.lease;
-            if let Some(lease) = &mut record.lease {
-                lease.end = now.saturating_add(lease.length);
-            }
+            record.lease = old.map(|lease| lease.from(now));
             self.leases.replace(record.id, old, record.lease);
         }
     }

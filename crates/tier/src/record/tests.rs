@@ -6,11 +6,11 @@ use crate::rights::MAX_GRANTS;
 
 const ME: NodeId = NodeId(4);
 
-fn principal(name: &str) -> Principal {
+pub(super) fn principal(name: &str) -> Principal {
     Principal::new(name).unwrap()
 }
 
-fn layout() -> Layout {
+pub(super) fn layout() -> Layout {
     Layout::new(vec![Piece { node: NodeId(1), extent: 0, length: 64, offset: 0 }]).unwrap()
 }
 

@@ -177,9 +177,10 @@ fn slots_out_of_order_are_refused_and_ids_of_no_region_are_left() {
         reserved: true,
         alias: Some(LmrId { node: NodeId(1), slot: 5, generation: 3 }),
         charged: None,
+        is_copy: false,
     };
     let mut next = Directory::new(ME, 9);
     next.recover(&0u32.to_be_bytes(), &encode(&slot)).unwrap();
     let id = LmrId { node: ME, slot: 0, generation: 1 };
-    assert_eq!(next.end_recovery([]), Recovered { frees: Vec::new(), left: vec![id] });
+    assert_eq!(next.end_recovery([]), Recovered { left: vec![id], ..Recovered::default() });
 }

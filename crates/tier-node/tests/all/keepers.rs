@@ -1,0 +1,235 @@
+//! Records that several nodes keep, whose first keeper dies, is cut off, or starts anew.
+
+use crate::cluster::{self, assert_absent};
+use crate::membership::{NAMES, alive, leak, run, wait};
+use dunlin_fabric::{Fabric, Host, Nanos, Scheme};
+use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
+use dunlin_tier::message::Refusal;
+use dunlin_tier_node::{Lmr, RequestError, Rights, Spec, Tier};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// More than the time in which a death is known to all.
+const SETTLED: Nanos = 1_500_000_000;
+
+/// Bytes of the memory of a node that are in use by regions, those included that are freed and not zeroed yet.
+fn used(tier: &Tier<Sim>) -> u64 {
+    (1 << 18) - tier.free_memory()
+}
+
+fn read(region: &Lmr<Sim>) -> Vec<u8> {
+    let mut bytes = vec![0; 5];
+    region.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Maps a name as soon as it can be mapped.
+fn map(sim: &Sim, tier: &Tier<Sim>, name: &str, rights: Rights) -> Lmr<Sim> {
+    wait(sim, "a region", || tier.map(name, rights).ok())
+}
+
+#[test]
+fn a_region_outlives_the_node_that_made_it_if_another_master_has_mapped_it() {
+    for seed in 0..4 {
+        run(seed, &NAMES, |sim, processes, mut tiers, _directory| {
+            let [alice, bob, carol, dave] = [0, 1, 2, 3].map(|at| tiers[at].clone());
+            let before = used(&carol);
+            let grants = Spec::on("carol").grant_anyone(Rights::READ);
+            let region = alice.malloc(100, grants.clone().named("both")).unwrap();
+            let alone = alice.malloc(100, grants.named("alone")).unwrap();
+            region.write(0, b"first").unwrap();
+            let records = bob.regions();
+            let master = bob.map("both", Rights::ALL).unwrap();
+            assert_eq!(bob.regions(), records + 1, "the record is at bob, too");
+            assert_eq!(alice.named_regions(9).1, 1, "the other region ends with alice");
+            // A handle that is made at the first keeper, one at the second, and one that shows no master.
+            let mapped = [&alice, &bob, &dave].map(|tier| tier.map("both", Rights::READ).unwrap());
+            assert_eq!(mapped.each_ref().map(read), [b"first"; 3]);
+
+            processes[0].kill();
+            let [first, others @ ..] = mapped;
+            leak((tiers.remove(0), alice, region, alone, first));
+            wait(sim, "the next view", || (alive(&dave).len() == 3).then_some(()));
+            assert_eq!(others.each_ref().map(read), [b"first"; 2], "handles go on");
+            let again = map(sim, &dave, "both", Rights::READ);
+            assert_absent(dave.map("alone", Rights::READ));
+            // Its changes have another order now, for all handles.
+            master.grant("eve", Rights::WRITE).unwrap();
+            wait(sim, "a change through a handle", || again.rights().ok());
+            master.revoke("eve", Rights::WRITE).unwrap();
+            master.move_to("bob").unwrap();
+            let moved = map(sim, &dave, "both", Rights::ALL);
+            assert_eq!(read(&moved), b"first");
+            moved.write(0, b"final").unwrap();
+            // dave keeps it, too, and bob, who has ordered it, goes.
+            processes[1].kill();
+            let [at_bob, _at_dave] = others;
+            leak((tiers.remove(0), bob, master, at_bob));
+            wait(sim, "the next view", || (alive(&dave).len() == 2).then_some(()));
+            assert!(dave.map("both", Rights::READ).is_err(), "its bytes were at bob");
+            moved.free().unwrap();
+            wait(sim, "its end", || {
+                matches!(
+                    dave.map("both", Rights::READ),
+                    Err(RequestError::Refused {
+                        source: Refusal::Record(dunlin_tier::RecordError::NoSuch),
+                        ..
+                    })
+                )
+                .then_some(())
+            });
+            dave.malloc(100, Spec::on("carol").named("both")).unwrap();
+            // The memory of the region whose only keeper has died stays.
+            assert!(used(&carol) > before);
+        });
+    }
+}
+
+/// The first keeper is killed at any time under a change: the change is made or not, everywhere, and the region lives on.
+#[test]
+fn a_change_whose_node_dies_is_made_or_not() {
+    let made = Arc::new([const { AtomicU64::new(0) }; 2]);
+    for seed in 0..24 {
+        let counts = Arc::clone(&made);
+        run(seed, &NAMES, move |sim, processes, mut tiers, _directory| {
+            let [alice, bob, carol, dave] = [0, 1, 2, 3].map(|at| tiers[at].clone());
+            let free = used(&carol);
+            let spec = Spec::on("carol").named("r").grant("reader", Rights::READ);
+            let region = alice.malloc(20_000, spec).unwrap();
+            region.write(0, b"bytes").unwrap();
+            let masters = [&bob, &dave].map(|tier| tier.map("r", Rights::ALL).unwrap());
+            let ends = Arc::new(AtomicBool::new(false));
+            let changer = {
+                let ends = Arc::clone(&ends);
+                let body = move || {
+                    match seed % 4 {
+                        0 => drop(region.free()),
+                        1 => drop(region.revoke("reader", Rights::READ)),
+                        2 => drop(region.move_to("bob")),
+                        _ => drop(region.grant("writer", Rights::WRITE)),
+                    }
+                    ends.store(true, Ordering::Relaxed);
+                };
+                processes[0].host().spawn("changer", Box::new(body)).unwrap()
+            };
+            sim.host().sleep(sim.time() + 300 * (seed / 4) * (seed / 4) * 20);
+            processes[0].kill();
+            leak((tiers.remove(0), alice, changer));
+            sim.host().sleep(sim.time() + SETTLED);
+            let [master, other] = masters;
+            if seed % 4 == 0 && bob.map("r", Rights::READ).is_err() {
+                counts[1].fetch_add(1, Ordering::Relaxed);
+                assert_absent(dave.map("r", Rights::READ));
+                assert!(master.read(0, &mut [0]).is_err() && other.read(0, &mut [0]).is_err());
+            } else {
+                counts[0].fetch_add(1, Ordering::Relaxed);
+                let mapped = [&bob, &dave].map(|tier| tier.map("r", Rights::ALL).unwrap());
+                assert_eq!(mapped.each_ref().map(read), [b"bytes"; 2], "seed {seed}");
+                mapped[0].write(0, b"other").unwrap();
+                // Memory may lag behind the completion.
+                wait(sim, "one place", || (read(&mapped[1]) == b"other").then_some(()));
+                mapped[1].grant("eve", Rights::READ).unwrap();
+                mapped[1].revoke("reader", Rights::READ).unwrap();
+                let [first, _second] = mapped;
+                first.free().unwrap();
+            }
+            drop((master, other));
+            wait(sim, "memory that is taken back", || (used(&carol) == free).then_some(()));
+        });
+    }
+    let [lived, freed] = [&made[0], &made[1]].map(|count| count.load(Ordering::Relaxed));
+    assert!(lived > 6 && freed > 1, "{lived} {freed}");
+}
+
+/// In a fixed list no node is ever dead: others map, and changes wait until the first keeper answers, or starts anew.
+#[test]
+fn in_a_fixed_list_any_keeper_maps_and_the_first_one_changes() {
+    const THREE: [&str; 3] = ["alice", "bob", "carol"];
+    let settings = Settings { machines: vec![MachineSettings::default(); 3], ..Settings::default() };
+    Sim::run_with(settings, 3, move |sim| {
+        let processes = [0, 1, 2].map(|machine| sim.process_on(machine));
+        let begin = |process: &Sim, name: &str| {
+            let mut config = cluster::config(Scheme::Sim, "k", &THREE, name);
+            config.principal = "cluster".to_owned();
+            config.timeout = std::time::Duration::from_secs(2);
+            Tier::within(process, config).unwrap()
+        };
+        let [alice, bob, carol] = [0, 1, 2].map(|at| begin(&processes[at], THREE[at]));
+        let name = |at: &str, tag: &str| {
+            let names = (0..1000).map(|number| format!("{tag}/{number}"));
+            names.into_iter().find(|name| carol.home(name).unwrap() == at).unwrap()
+        };
+        let name = name("bob", "r");
+        let region = alice.malloc(100, Spec::on("carol").named(&name)).unwrap();
+        region.write(0, b"first").unwrap();
+        let master = bob.map(&name, Rights::ALL).unwrap();
+        processes[0].kill();
+        leak((alice, region));
+        let mapped = carol.map(&name, Rights::ALL).unwrap();
+        assert_eq!(read(&mapped), b"first");
+        assert!(master.grant("eve", Rights::READ).is_err(), "nobody knows whether alice lives");
+        assert!(mapped.free().is_err());
+        let again = begin(&sim.process_on(0), "alice");
+        // Its records are lost, and bob orders the changes.
+        master.grant("eve", Rights::READ).unwrap();
+        assert_eq!(read(&again.map(&name, Rights::ALL).unwrap()), b"first");
+        let used = carol.free_memory();
+        master.free().unwrap();
+        assert_absent(again.map(&name, Rights::READ));
+        wait(&sim, "memory that is taken back", || (carol.free_memory() > used).then_some(()));
+    })
+    .unwrap();
+}
+
+/// A first keeper that is declared dead and lives forgets a record that another node has changed since.
+#[test]
+fn a_first_keeper_that_comes_back_has_no_say() {
+    for seed in 0..4 {
+        run(seed, &NAMES[..3], move |sim, processes, tiers, _directory| {
+            let [alice, bob, carol] = [0, 1, 2].map(|at| tiers[at].clone());
+            let region = alice.malloc(100, Spec::on("carol").named("r")).unwrap();
+            let kept = alice.malloc(100, Spec::on("carol").named("own")).unwrap();
+            region.write(0, b"first").unwrap();
+            let master = bob.map("r", Rights::ALL).unwrap();
+            let records = alice.regions();
+            sim.cut_off(0, 900_000_000);
+            wait(sim, "its death", || (alive(&bob).len() == 2).then_some(()));
+            wait(sim, "a change", || master.grant("eve", Rights::READ).ok());
+            if seed % 2 == 0 {
+                // The region ends, and its memory is another one's.
+                master.free().unwrap();
+                let next = bob.malloc(100, Spec::on("carol").named("r")).unwrap();
+                next.write(0, b"other").unwrap();
+            }
+            wait(sim, "its next incarnation", || (alive(&bob).len() == 3).then_some(()));
+            wait(sim, "its own record only", || (alice.regions() == records - 1).then_some(()));
+            assert!(region.grant("mallory", Rights::READ).is_err() || seed % 2 == 1);
+            let found = map(sim, &alice, "r", Rights::READ);
+            let expected: &[u8] = if seed % 2 == 0 { b"other" } else { b"first" };
+            assert_eq!(read(&found), expected);
+            kept.grant("eve", Rights::READ).unwrap();
+            let _ = (&processes, &carol);
+        });
+    }
+}
+
+/// All nodes are declared dead at once, and join again: nobody has taken anything over.
+#[test]
+fn records_whose_keepers_all_come_back_are_kept() {
+    run(7, &NAMES[..3], |sim, processes, tiers, directory| {
+        let [alice, bob, carol] = [0, 1, 2].map(|at| tiers[at].clone());
+        let region = alice.malloc(100, Spec::on("carol").named("r")).unwrap();
+        region.write(0, b"first").unwrap();
+        let master = bob.map("r", Rights::ALL).unwrap();
+        sim.cut_off(0, 900_000_000);
+        sim.cut_off(1, 900_000_000);
+        wait(sim, "two deaths", || (alive(&carol).len() == 1).then_some(()));
+        wait(sim, "their return", || (alive(&carol).len() == 3).then_some(()));
+        let found = map(sim, &carol, "r", Rights::ALL);
+        assert_eq!(read(&found), b"first");
+        wait(sim, "a change", || master.grant("eve", Rights::READ).ok());
+        found.free().unwrap();
+        assert_absent(alice.map("r", Rights::READ));
+        let _ = (processes, directory, region);
+    });
+}
