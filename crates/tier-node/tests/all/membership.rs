@@ -229,6 +229,35 @@ fn a_second_node_of_one_name_is_refused_and_a_node_that_leaves_is_not_waited_for
     });
 }
 
+/// The thread of a killed node drops its guard as it ends. It does not wait for an answer that nobody brings.
+#[test]
+fn a_killed_holder_of_a_lock_ends_and_the_next_one_hears_of_its_death() {
+    run(9, &NAMES[..3], |sim, processes, mut tiers, _directory| {
+        let carol = tiers.pop().unwrap();
+        let lock = (0..).map(|number| format!("lock/{number}"));
+        let lock = lock.into_iter().find(|name| tiers[0].lock_home(name).unwrap() == "alice").unwrap();
+        let (own, name, host) = (carol.clone(), lock.clone(), processes[2].host().clone());
+        let holder = move || {
+            let _guard = own.lock(name).unwrap();
+            host.sleep(host.now() + HANG);
+        };
+        let holder = processes[2].host().spawn("holder", Box::new(holder)).unwrap();
+        wait(sim, "the holder", || tiers[1].try_lock(&lock).unwrap().is_none().then_some(()));
+        let (own, name) = (tiers[1].clone(), lock.clone());
+        let next = move || {
+            let guard = own.lock(name).unwrap();
+            assert!(guard.is_poisoned());
+            guard.unlock().unwrap();
+        };
+        let next = processes[1].host().spawn("next", Box::new(next)).unwrap();
+        sim.host().sleep(sim.time() + 10_000_000);
+        processes[2].kill();
+        leak(carol);
+        holder.join();
+        next.join();
+    });
+}
+
 /// A directory's client that is cut off as long as the flag is set.
 struct CutOff(DirectoryClient<Sim>, Arc<AtomicBool>);
 
