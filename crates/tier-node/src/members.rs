@@ -115,7 +115,7 @@ impl<F: Fabric> Node<F> {
     /// Goes on with another view, or with none in which this node is a member.
     fn take_view(&self, view: Arc<View>, own: Option<Own>) -> Result<(), MembershipError> {
         let next = Arc::new(Current::new(view, own, self.roster.max_nodes)?);
-        let gone: BTreeSet<NodeId> = {
+        let (gone, is_same) = {
             // With the lock held, no connection to a node is made known that the view has ended.
             let mut state = self.state();
             let last = self.roster.replace(Arc::clone(&next));
@@ -132,7 +132,7 @@ impl<F: Fabric> Node<F> {
                 state.know(*node, None);
             }
             state.names.begin(next.view.alive().map(|member| member.node));
-            gone
+            (gone, is_same)
         };
         let shown = |node: &NodeId| self.name_of(*node);
         let (epoch, ended) = (next.view.epoch, gone.iter().map(shown).collect::<Vec<_>>().join(", "));
@@ -148,6 +148,10 @@ impl<F: Fabric> Node<F> {
             self.board.end(*node);
             self.drop_clients(*node);
             self.forget(*node);
+        }
+        if !is_same {
+            // The locks of this node have ended for others, and so they have for itself.
+            self.forget(self.me);
         }
         self.rehoming.raise();
         self.cleaner.raise();
@@ -167,7 +171,7 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Has the membership renewed soon: this node or another one has an older view.
-    fn ask_for_view(&self) {
+    pub(crate) fn ask_for_view(&self) {
         self.is_other_view.store(true, Ordering::Release);
         self.members.raise();
     }
@@ -190,9 +194,14 @@ impl<F: Fabric> Node<F> {
 
     /// Waits before a request is repeated that met a dead node; `false` if nodes never die, or the time is over.
     pub(crate) fn may_repeat(&self, error: &RequestError, until: Nanos) -> bool {
+        matches!(error, RequestError::Dead { .. }) && self.await_view(until)
+    }
+
+    /// Waits a little for the next view; `false` if views never change, or the time is over.
+    pub(crate) fn await_view(&self, until: Nanos) -> bool {
         let host = self.fabric.host();
         let again = host.now().saturating_add(ASK_AGAIN);
-        if !self.roster.is_dynamic || !matches!(error, RequestError::Dead { .. }) || again >= until {
+        if !self.roster.is_dynamic || again >= until {
             return false;
         }
         self.ask_for_view();

@@ -2,8 +2,10 @@
 
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Task};
 use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
+use dunlin_rpc::{Client, ClientConfig};
+use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
 use dunlin_tier::membership::{Identity, MemberState, MembershipEvent};
-use dunlin_tier::{NodeId, RecordError, message::Refusal};
+use dunlin_tier::{Epoch, Name, NodeId, RecordError, message::Refusal};
 use dunlin_tier_node::{
     DirectoryClient, DirectoryConfig, DirectoryServer, JoinError, LockError, Membership, MembershipError,
     OperationError, Own, Peer, RequestError, Rights, Spec, Tier, TierConfig, View,
@@ -258,6 +260,51 @@ fn a_killed_holder_of_a_lock_ends_and_the_next_one_hears_of_its_death() {
     });
 }
 
+/// The owner of a lock that is asked by a node with a later view, or for the lock of another owner, refuses.
+#[test]
+fn an_owner_finds_locks_for_those_only_whose_view_it_shares() {
+    run(11, &NAMES[..2], |_, processes, tiers, _directory| {
+        let lock = (0..).map(|number| Name::new(format!("lock/{number}")).unwrap());
+        let [own, other] = NAMES[..2]
+            .iter()
+            .map(|owner| {
+                lock.clone().find(|name| tiers[0].lock_home(name.as_bytes()).unwrap() == *owner).unwrap()
+            })
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
+        let address = config("alice").nodes[0].calls.clone();
+        let client =
+            ClientConfig { service: "dunlin.tier".to_owned(), identity: Some(5), ..ClientConfig::default() };
+        let mut client = Client::connect(&processes[1], &address, client).unwrap();
+        let mut ask = |owner, request| {
+            let reply = client.call(LOCK_CALL, &LockMessage { owner, request }.encode()).unwrap();
+            LockReply::parse(&reply).unwrap()
+        };
+        let LockReply::Joined { owner, member, .. } =
+            ask(0, LockRequest::Join { node: NodeId(1), incarnation: 5 })
+        else {
+            panic!("it has not joined");
+        };
+        let epoch = tiers[0].view().epoch;
+        let later = Epoch { number: epoch.number + 1, ..epoch };
+        let refused = LockReply::Refused(LockRefusal::NotOwner);
+        for (name, epoch, is_right) in [
+            (&own, epoch, true),
+            (&other, epoch, false),
+            (&own, later, false),
+            (&own, Epoch::default(), true),
+        ] {
+            let opened = ask(owner, LockRequest::Open { name: name.clone(), epoch });
+            assert_eq!(matches!(opened, LockReply::Opened(_)), is_right, "{opened:?}");
+            assert_eq!(opened == refused, !is_right);
+            let met =
+                ask(owner, LockRequest::Meet { name: name.clone(), members: 1, member, call: 1, epoch });
+            assert_eq!(met, if is_right { LockReply::Done } else { refused });
+        }
+    });
+}
+
 /// A directory's client that is cut off as long as the flag is set.
 struct CutOff(DirectoryClient<Sim>, Arc<AtomicBool>);
 
@@ -296,6 +343,7 @@ fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
         wait(sim, "the third node", || (tiers[0].nodes().count() == 3).then_some(()));
         let own = carol.malloc(100, Spec::here().named("own").grant_anyone(Rights::ALL)).unwrap();
         own.write(0, b"stays").unwrap();
+        own.fetch_add(8, 1).unwrap();
         let spec = Spec::here().named("theirs").grant_anyone(Rights::ALL);
         let theirs = tiers[0].malloc(100, spec).unwrap();
         let mapped = carol.map("theirs", Rights::WRITE).unwrap();
@@ -316,6 +364,7 @@ fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
         let mut found = [0];
         theirs.read(0, &mut found).unwrap();
         assert_eq!(&found, b"3");
+        own.fetch_add(8, 1).unwrap();
         // A region that it has mapped can be freed: it is fenced.
         theirs.free().unwrap();
 
@@ -329,6 +378,8 @@ fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
         let mut found = [0; 5];
         again.read(0, &mut found).unwrap();
         assert_eq!(&found, b"stays");
+        assert_eq!(own.fetch_add(8, 1).unwrap(), 2, "its own memory was never away for it");
+        own.write(0, b"still").unwrap();
         assert!(mapped.write(0, b"5").is_err(), "the region was freed");
         let spec = Spec::on("alice").named("anew");
         carol.malloc(100, spec).unwrap().write(0, b"6").unwrap();
