@@ -449,12 +449,4 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         }
         let current = self.node.roster.get();",
     },
-    Mutant {
-        name: "own_membership_outlives_a_death",
-        file: "crates/tier-node/src/members.rs",
-        from: "        if !is_same {
-            // The locks",
-        to: "        if !is_same && !dunlin_fabric::mutant(\"own_membership_outlives_a_death\") {
-            // The locks",
-    },
 ];

@@ -326,19 +326,55 @@ impl Membership for CutOff {
     }
 }
 
+/// Starts a node that the directory does not hear of while the flag is set.
+fn start_cut_off(process: &Sim, name: &str, life: u64, is_cut_off: &Arc<AtomicBool>) -> Tier<Sim> {
+    let settings = config(name);
+    let peer = &settings.nodes[0];
+    let (calls, memory) = (peer.calls.to_string(), peer.memory.to_string());
+    let identity = Identity { name: name.to_owned(), calls, memory, life };
+    let client = DirectoryClient::new(process, directory_address(), identity, settings.beat, Vec::new());
+    let client = Box::new(CutOff(client, Arc::clone(is_cut_off)));
+    let settings = TierConfig { timeout: Duration::from_secs(20), ..settings };
+    Tier::within_membership(process, settings, life, client).unwrap()
+}
+
+/// A node owns a lock, is declared dead and lives, and owns the lock again after another one. Its fence numbers are above
+/// the other's, also for itself.
+#[test]
+fn an_owner_that_comes_back_grants_its_locks_above_the_owner_between() {
+    run(13, &NAMES[..1], |sim, processes, mut tiers, _directory| {
+        let is_cut_off = Arc::new(AtomicBool::new(false));
+        let bob = start_cut_off(&sim.process_on(0), "bob", 78, &is_cut_off);
+        processes[0].kill();
+        leak(tiers.pop());
+        let owned_by = |tier: &Tier<Sim>, owner: &str| {
+            wait(sim, "the next owner", || (tier.lock_home("lock").unwrap() == owner).then_some(()));
+        };
+        owned_by(&bob, "bob");
+        let first = bob.lock("lock").unwrap().fence();
+        is_cut_off.store(true, Ordering::Relaxed);
+        let process = sim.process_on(0);
+        let carol = Tier::within(&process, config("carol")).unwrap();
+        owned_by(&carol, "carol");
+        let between = carol.lock("lock").unwrap().fence();
+        is_cut_off.store(false, Ordering::Relaxed);
+        wait(sim, "the node that lives", || (carol.nodes().count() == 2).then_some(()));
+        owned_by(&bob, "carol");
+        process.kill();
+        leak(carol);
+        owned_by(&bob, "bob");
+        let last = bob.lock("lock").unwrap().fence();
+        assert!(first < between && between < last, "{first} {between} {last}");
+    });
+}
+
 /// A node that the directory does not hear of is declared dead although it lives. It finds that others accept nothing from
 /// it, keeps its memory and its records, and is a member again as soon as the directory hears of it.
 #[test]
 fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
     run(5, &NAMES[..2], |sim, _, tiers, _directory| {
-        let (process, is_cut_off) = (sim.process_on(2), Arc::new(AtomicBool::new(false)));
-        let settings = config("carol");
-        let peer = &settings.nodes[0];
-        let (calls, memory) = (peer.calls.to_string(), peer.memory.to_string());
-        let identity = Identity { name: "carol".to_owned(), calls, memory, life: 77 };
-        let client = DirectoryClient::new(&process, directory_address(), identity, settings.beat, Vec::new());
-        let client = Box::new(CutOff(client, Arc::clone(&is_cut_off)));
-        let carol = Tier::within_membership(&process, settings, 77, client).unwrap();
+        let is_cut_off = Arc::new(AtomicBool::new(false));
+        let carol = start_cut_off(&sim.process_on(2), "carol", 77, &is_cut_off);
         let waits = tiers[0].lock("early").unwrap();
         wait(sim, "the third node", || (tiers[0].nodes().count() == 3).then_some(()));
         let own = carol.malloc(100, Spec::here().named("own").grant_anyone(Rights::ALL)).unwrap();
@@ -415,14 +451,7 @@ struct Drawn {
 impl Drawn {
     fn start(sim: &Sim, machine: usize) -> Drawn {
         let (process, is_cut_off) = (sim.process_on(machine), Arc::new(AtomicBool::new(false)));
-        let (settings, life) = (config(NAMES[machine]), sim.host().random());
-        let peer = &settings.nodes[0];
-        let (calls, memory) = (peer.calls.to_string(), peer.memory.to_string());
-        let identity = Identity { name: NAMES[machine].to_owned(), calls, memory, life };
-        let client = DirectoryClient::new(&process, directory_address(), identity, settings.beat, Vec::new());
-        let client = Box::new(CutOff(client, Arc::clone(&is_cut_off)));
-        let settings = TierConfig { timeout: Duration::from_secs(20), ..settings };
-        let tier = Tier::within_membership(&process, settings, life, client).unwrap();
+        let tier = start_cut_off(&process, NAMES[machine], sim.host().random(), &is_cut_off);
         Drawn { tier: Some(tier), process, is_cut_off, names: Vec::new() }
     }
 
