@@ -131,6 +131,15 @@ pub fn play_membership(seed: u64, history: Option<History>) -> Outcome {
     run(seed, what, settings, move |sim, book| tier::members_root(sim, &drawn, book))
 }
 
+/// Plays one seed of the coordination of nodes whose views come from a directory: their threads call each other, take locks
+/// and meet at barriers, while they join, leave, die and are cut off, and the directory ends and begins again. Operations
+/// count as calls. The seeds are others than those of [`play_coordination`]. Records the latest events in `history` if given.
+pub fn play_coordination_of_views(seed: u64, history: Option<History>) -> Outcome {
+    let drawn = draw::members::DrawnMembers::coordinating(seed, history);
+    let (what, settings) = (drawn.to_string(), drawn.tier.settings.clone());
+    run(seed, what, settings, move |sim, book| tier::coordination_of_views_root(sim, &drawn, book))
+}
+
 fn run(
     seed: u64,
     what: String,

@@ -9,7 +9,7 @@ mod members;
 mod model;
 mod views;
 
-pub(super) use coordination::root as coordination_root;
+pub(super) use coordination::{root as coordination_root, root_of_views as coordination_of_views_root};
 pub(super) use members::root as members_root;
 
 use super::book::CallLedger;
@@ -282,6 +282,8 @@ struct Course<'a> {
     keepers: &'a [SimKeeper],
     /// Kills the directory, and begins the next one after a time.
     end_directory: &'a dyn Fn(Nanos),
+    /// Notes that a disturbance lasts until a time, at least.
+    disturbed: &'a dyn Fn(Nanos),
     /// Ends what the run has beside nodes.
     ended: &'a dyn Fn(),
     /// The memory that was registered before the run.
@@ -306,6 +308,7 @@ impl<'a> Course<'a> {
             steps,
             keepers: &[],
             end_directory: &|_| (),
+            disturbed: &|_| (),
             ended: &|| (),
             registered,
         }
@@ -324,7 +327,8 @@ impl<'a> Course<'a> {
         play: impl Fn(Sim, usize, u64, Stage) -> Box<dyn FnOnce() + Send>,
         mut killed: impl FnMut(usize),
     ) {
-        let Course { sim, drawn, book, stage, steps, keepers, end_directory, ended, registered } = *self;
+        let Course { sim, drawn, book, stage, steps, keepers, end_directory, disturbed, ended, registered } =
+            *self;
         let mut incarnations = 0;
         let mut start_node = |node: usize| {
             let process = sim.process_on(node);
@@ -342,6 +346,7 @@ impl<'a> Course<'a> {
         for (at, act) in &drawn.acts {
             sleep(start + at);
             sim.tell(|| format!("the director: {act:?}"));
+            disturbed(sim.time() + act.lasts());
             match *act {
                 TierAct::Crash { node, back_after } => {
                     let gone = &mut nodes[node];
@@ -369,6 +374,7 @@ impl<'a> Course<'a> {
                 }
                 TierAct::EndDirectory { back_after } => end_directory(back_after),
             }
+            disturbed(sim.time());
         }
         sleep(calm_from);
         sim.tell(|| "the director: calm".to_owned());

@@ -216,7 +216,7 @@ impl<F: Fabric> Acceptor<F> {
         if hello.token != config.token {
             return Err(ConnectError::Offer("its token is not the cluster's"));
         }
-        if !self.node.roster.get().admits(hello.node, hello.incarnation) {
+        if !self.admits(hello.node, hello.incarnation) {
             return Err(ConnectError::Offer("this life of its node was declared dead"));
         }
         let same = |end: Option<(NodeId, u16, QueuePairId)>| {
@@ -316,13 +316,13 @@ impl<F: Fabric> Acceptor<F> {
 
     /// Destroys the connections of lives that the view has ended.
     fn sweep(&mut self) {
-        let current = self.node.roster.get();
-        if !self.node.roster.is_dynamic || self.swept == current.view.epoch {
+        let epoch = self.node.roster.get().view.epoch;
+        if !self.node.roster.is_dynamic || self.swept == epoch {
             return;
         }
-        self.swept = current.view.epoch;
+        self.swept = epoch;
         let is_dead = |session: &Session<F>| {
-            session.end.is_some_and(|(node, _, _)| !current.admits(node, session.incarnation))
+            session.end.is_some_and(|(node, _, _)| !self.admits(node, session.incarnation))
         };
         let dead: Vec<(u64, NodeId)> = self
             .sessions
@@ -336,6 +336,12 @@ impl<F: Fabric> Acceptor<F> {
             tracing::warn!(target: "dunlin::tier", %node, epoch = %self.swept, "the connections of a dead node are destroyed");
         }
         self.destroy(dead.into_iter().map(|(number, _)| number).collect());
+    }
+
+    /// Returns whether a path of a node may connect, or stay connected. The paths of this node to itself may in any view: its
+    /// own memory was never away for it, also while others take it for dead.
+    fn admits(&self, node: NodeId, incarnation: Epoch) -> bool {
+        node == self.node.me || self.node.roster.get().admits(node, incarnation)
     }
 
     fn cut_off(&mut self, mapper: NodeId) {

@@ -1,6 +1,6 @@
 //! Calls to services of any node: `LT_RPC`, `LT_send` and multicast (table 1, section 8.4).
 
-use crate::calls::node_client;
+use crate::calls::{HOST_ENDED, node_client};
 use crate::error::RequestError;
 use crate::forward::Link;
 use crate::node::{Node, SignalOf};
@@ -95,8 +95,14 @@ impl<F: Fabric> Node<F> {
         seat.map_err(failed)
     }
 
-    /// Makes calls to several nodes at the same time, each with its bytes, and waits until all have ended.
-    fn call_all(&self, calls: &[(NodeId, Link, &[u8])], function: u16, time: Duration) -> Outcomes {
+    /// Makes calls to several nodes at the same time, each with its bytes, and waits until all have ended. A call without an
+    /// outcome has none because the host ended: the thread of a killed process in the simulator waits for nothing.
+    pub(crate) fn call_all(
+        &self,
+        calls: &[(NodeId, Link, &[u8])],
+        function: u16,
+        time: Duration,
+    ) -> Outcomes {
         let host = self.fabric.host();
         let outcomes: Arc<Mutex<Outcomes>> = Arc::new(Mutex::new((0..calls.len()).map(|_| None).collect()));
         let ended = host.signal();
@@ -117,7 +123,11 @@ impl<F: Fabric> Node<F> {
                 }
             }
             // Each call ends by its deadline.
-            ended.wait(seen, Nanos::MAX);
+            if !ended.wait(seen, Nanos::MAX) {
+                let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+                // Another thread may still put an outcome into its place.
+                return outcomes.iter_mut().map(Option::take).collect();
+            }
         }
     }
 
@@ -248,7 +258,7 @@ impl<F: Fabric> Tier<F> {
             encoded.iter().map(|(node, bytes)| (*node, this.qos.call(self.priority()), &**bytes)).collect();
         let outcomes = this.call_all(&to, SERVICE_CALL, time);
         let named = |((to, ..), outcome): (&(NodeId, Link, &[u8]), Option<_>)| {
-            let outcome = outcome.unwrap_or(Err(CallError::MaybeExecuted(dunlin_rpc::Cause::Closed)));
+            let outcome = outcome.unwrap_or(HOST_ENDED);
             outcome.map_err(|source| this.call_failed(*to, source))
         };
         Ok(to.iter().zip(outcomes).map(named).collect())

@@ -5,15 +5,16 @@ use crate::forward::Link;
 use crate::node::Node;
 use crate::pool::Taken;
 use crate::services::Switch;
-use dunlin_fabric::{Address, Fabric, Host, Nanos, Signal, Work};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, Work};
 use dunlin_rpc::{
-    CallError, Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig, Status,
+    CallError, Cause, Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig,
+    Status,
 };
 use dunlin_tier::NodeId;
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD, SERVICE_CALL};
 use dunlin_tier::lock::message::LOCK_CALL;
 use dunlin_tier::message::{CALL, Refusal, Reply, Request, SLOW_CALL};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The name of the service.
@@ -22,8 +23,8 @@ const SERVICE: &str = "dunlin.tier";
 const POOL_THREADS: u16 = 4;
 /// The most calls that wait for a lock or at a barrier, for all locks and barriers of this node.
 const MAX_WAITING: u32 = 16_384;
-/// The outcome of a call to another node.
-type Outcome = Result<Vec<u8>, CallError>;
+/// The outcome of a call whose answer cannot come, since the host of the caller has ended.
+pub(crate) const HOST_ENDED: Result<Vec<u8>, CallError> = Err(CallError::MaybeExecuted(Cause::Closed));
 
 /// The longest answer: the pieces of a region of 1 TiB.
 const MAX_RESPONSE: u64 = 8 << 20;
@@ -138,28 +139,9 @@ impl<F: Fabric> Node<F> {
         until: Nanos,
     ) -> Result<Vec<u8>, RequestError> {
         self.check_alive(to.0)?;
-        let host = self.fabric.host();
-        let outcome: Arc<Mutex<Option<Outcome>>> = Arc::default();
-        let (place, ended) = (Arc::clone(&outcome), host.signal());
-        let raised = ended.clone();
-        let done = move |outcome| {
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-            raised.raise();
-        };
-        let left = Duration::from_nanos(until.saturating_sub(host.now()));
-        self.forward(to, function, bytes, left, Box::new(done));
-        loop {
-            let seen = ended.seen();
-            let found = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
-            match found {
-                // The call ends by its deadline.
-                None => {
-                    ended.wait(seen, Nanos::MAX);
-                }
-                Some(Ok(answer)) => return Ok(answer),
-                Some(Err(source)) => return Err(self.call_failed(to.0, source)),
-            }
-        }
+        let left = Duration::from_nanos(until.saturating_sub(self.fabric.host().now()));
+        let outcome = self.call_all(&[(to.0, to.1, bytes)], function, left).pop().flatten();
+        outcome.unwrap_or(HOST_ENDED).map_err(|source| self.call_failed(to.0, source))
     }
 
     /// Returns the error of a call that failed, perhaps since the node was declared dead.

@@ -34,7 +34,8 @@ impl<F: Fabric> Connection<F> {
     ) -> Result<(Self, Known), ConnectError> {
         let current = node.roster.get();
         let peer = current.peer(to).ok_or(ConnectError::Offer("no such node"))?;
-        if let Some(epoch) = node.roster.dead_in(to) {
+        // The memory of this node is there for it, also while others take it for dead.
+        if let Some(epoch) = node.roster.dead_in(to).filter(|_| to != node.me) {
             return Err(ConnectError::Dead(epoch));
         }
         let incarnation = current.own.as_ref().map(|own| own.incarnation).unwrap_or_default();

@@ -152,7 +152,9 @@ impl<F: Fabric> Owner<F> {
         }
         let answer = match request {
             LockRequest::Join { node, incarnation } => self.join(node, incarnation),
-            LockRequest::Open { name } => self.open(name).map(LockReply::Opened),
+            LockRequest::Open { name, epoch } => {
+                self.check_owner(&name, epoch).and_then(|()| self.open(name)).map(LockReply::Opened)
+            }
             LockRequest::Reserve { lock, waiter, waits: true } => {
                 return self.reserve(lock, waiter, incoming);
             }
@@ -171,7 +173,10 @@ impl<F: Fabric> Owner<F> {
                 }
                 self.carry_out(lock, Event::Abandon(waiter)).map(|()| LockReply::Done)
             }
-            LockRequest::Meet { name, members, member, call } => {
+            LockRequest::Meet { name, members, member, call, epoch } => {
+                if let Err(refusal) = self.check_owner(&name, epoch) {
+                    return Err((refusal, incoming));
+                }
                 return self.meet(name, members, Caller { member, call, incoming });
             }
             LockRequest::Leave { name, member, call, died } => {
@@ -249,27 +254,42 @@ impl<F: Fabric> Owner<F> {
         Ok(Words { id, handle })
     }
 
+    /// Refuses a name that this node does not own by its own view, or that a member takes for its own by a later one: this
+    /// node may have lost the lock and got it back meanwhile, and another owner may have granted it with greater fence
+    /// numbers.
+    fn check_owner(&self, name: &Name, epoch: Epoch) -> Result<(), LockRefusal> {
+        if !self.node.roster.is_dynamic {
+            return Ok(());
+        }
+        let current = self.node.roster.get();
+        let is_late = current.view.epoch < epoch;
+        if is_late {
+            self.node.ask_for_view();
+        }
+        match current.view.lock_home(name) == Some(self.node.me) && !is_late {
+            true => Ok(()),
+            false => Err(LockRefusal::NotOwner),
+        }
+    }
+
     fn open(&mut self, name: Name) -> Result<u16, LockRefusal> {
         if let Some(lock) = self.names.get(&name) {
             return Ok(*lock);
         }
         let lock = u16::try_from(self.locks.len()).ok().filter(|lock| *lock < MAX_LOCKS);
         let lock = lock.ok_or(LockRefusal::Full)?;
-        self.start_word(&name, lock)?;
+        self.start_word(lock)?;
         self.names.insert(name, lock);
         self.locks.push(Lock { queue: Queue::default(), calls: Vec::new(), marked: None });
         Ok(lock)
     }
 
     /// Lets the fence numbers of a new lock begin above those that an owner before may have given.
-    fn start_word(&self, name: &Name, lock: u16) -> Result<(), LockRefusal> {
+    fn start_word(&self, lock: u16) -> Result<(), LockRefusal> {
         if !self.node.roster.is_dynamic {
             return Ok(());
         }
-        let current = self.node.roster.get();
-        // A member that takes this node for the owner before its own view says so has a later view.
-        let is_later = current.view.lock_home(name) != Some(self.node.me);
-        let view = current.view.epoch.number + u64::from(is_later);
+        let view = self.node.roster.get().view.epoch.number;
         let Some(Words { id, handle }) = self.words else { return Err(LockRefusal::Unknown) };
         let change = Change::Swap { expected: Word::default().bits(), swap: Word::starting(view).bits() };
         let target = Target::new(handle, &self.node.class);

@@ -340,6 +340,7 @@ impl<F: Fabric> Node<F> {
                     shared.threads().place = None;
                     self.forget(self.lock_home_of(name));
                 }
+                Err(error) if is_elsewhere(&error) && self.await_view(limit) => {}
                 other => return other,
             }
         }
@@ -347,15 +348,14 @@ impl<F: Fabric> Node<F> {
 
     /// Finds the lock at its owner.
     fn place(&self, shared: &Shared<F>, name: &Name, until: Nanos) -> Result<(Joined, u16, Word), LockError> {
-        let home = self.lock_home_of(name);
+        let (home, epoch) = self.lock_owner_of(name);
         let is_known = |(joined, ..): &(Joined, u16, Word)| joined.handle.is_some() && joined.node == home;
         if let Some(place) = shared.threads().place.filter(is_known) {
             return Ok(place);
         }
         let joined = self.join(home, until)?;
-        let LockReply::Opened(lock) =
-            self.ask_owner(&joined, LockRequest::Open { name: name.clone() }, until)?
-        else {
+        let open = LockRequest::Open { name: name.clone(), epoch };
+        let LockReply::Opened(lock) = self.ask_owner(&joined, open, until)? else {
             return Err(self.misfit(joined.node).into());
         };
         let place = (joined, lock, Word::default());
@@ -485,12 +485,12 @@ impl<F: Fabric> Node<F> {
 
     /// Waits at a barrier.
     pub(crate) fn meet(&self, name: &Name, members: u16, until: Nanos) -> Result<(), LockError> {
-        let home = self.lock_home_of(name);
         let mut again = true;
         loop {
+            let (home, epoch) = self.lock_owner_of(name);
             let joined = self.join(home, until)?;
             let (member, call) = (joined.member, self.locks.number());
-            let meet = LockRequest::Meet { name: name.clone(), members, member, call };
+            let meet = LockRequest::Meet { name: name.clone(), members, member, call, epoch };
             match self.wait_at_owner(&joined, meet, until) {
                 Ok(LockReply::Done) => return Ok(()),
                 Ok(_) => return Err(self.misfit(home).into()),
@@ -498,6 +498,7 @@ impl<F: Fabric> Node<F> {
                     again = false;
                     self.forget(home);
                 }
+                Err((error, _)) if is_elsewhere(&error) && self.await_view(until) => {}
                 Err((error, _)) => return Err(error),
             }
         }
@@ -703,4 +704,9 @@ fn is_stale(error: &LockError) -> bool {
         }
         _ => false,
     }
+}
+
+/// Returns whether an error says that the view of this node, or that of the owner, is old.
+fn is_elsewhere(error: &LockError) -> bool {
+    matches!(error, LockError::Refused { source: LockRefusal::NotOwner, .. })
 }

@@ -116,7 +116,7 @@ impl<F: Fabric> Node<F> {
     fn take_view(&self, view: Arc<View>, own: Option<Own>) -> Result<(), MembershipError> {
         let next = Arc::new(Current::new(view, own, self.roster.max_nodes)?);
         let now = self.fabric.host().now();
-        let (gone, changed): (BTreeSet<NodeId>, Vec<LmrId>) = {
+        let (gone, is_same, changed) = {
             // With the lock held, no connection to a node is made known that the view has ended.
             let mut state = self.state();
             let last = self.roster.replace(Arc::clone(&next));
@@ -138,7 +138,7 @@ impl<F: Fabric> Node<F> {
                 true => state.directory.lose(&gone, now),
                 false => state.directory.doubt(),
             };
-            (gone, changed)
+            (gone, is_same, changed)
         };
         let shown = |node: &NodeId| self.name_of(*node);
         let (epoch, ended) = (next.view.epoch, gone.iter().map(shown).collect::<Vec<_>>().join(", "));
@@ -154,6 +154,10 @@ impl<F: Fabric> Node<F> {
             self.board.end(*node);
             self.drop_clients(*node);
             self.forget(*node);
+        }
+        if !is_same {
+            // The locks of this node have ended for others, and so they have for itself.
+            self.forget(self.me);
         }
         self.rehoming.raise();
         self.settle_later(changed);
@@ -196,9 +200,14 @@ impl<F: Fabric> Node<F> {
 
     /// Waits before a request is repeated that met a dead node; `false` if nodes never die, or the time is over.
     pub(crate) fn may_repeat(&self, error: &RequestError, until: Nanos) -> bool {
+        matches!(error, RequestError::Dead { .. }) && self.await_view(until)
+    }
+
+    /// Waits a little for the next view; `false` if views never change, or the time is over.
+    pub(crate) fn await_view(&self, until: Nanos) -> bool {
         let host = self.fabric.host();
         let again = host.now().saturating_add(ASK_AGAIN);
-        if !self.roster.is_dynamic || !matches!(error, RequestError::Dead { .. }) || again >= until {
+        if !self.roster.is_dynamic || again >= until {
             return false;
         }
         self.ask_for_view();

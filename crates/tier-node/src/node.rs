@@ -227,6 +227,12 @@ impl<F: Fabric> Node<F> {
         self.roster.lock_home(name).unwrap_or(self.me)
     }
 
+    /// Returns the node that owns the lock and the barrier of a name, and the view that says so.
+    pub(crate) fn lock_owner_of(&self, name: &Name) -> (NodeId, dunlin_tier::Epoch) {
+        let view = Arc::clone(&self.roster.get().view);
+        (view.lock_home(name).unwrap_or(self.me), view.epoch)
+    }
+
     /// Ends an operation, and has its region reported if that closed an unmapped handle.
     pub(crate) fn end(&self, operation: Operation) {
         let closed = self.state().handles.end(operation);

@@ -6,7 +6,9 @@ use dunlin_command::output::{self, Failure};
 use dunlin_command::progress;
 use dunlin_fabric_sim::History;
 use dunlin_report::{Document, Row};
-use dunlin_swarm::{Outcome, play, play_coordination, play_deployment, play_membership, play_tier};
+use dunlin_swarm::{
+    Outcome, play, play_coordination, play_coordination_of_views, play_deployment, play_membership, play_tier,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +37,7 @@ Examples:
   dunlin sim swarm --tier --seeds 200                      regions that move between nodes which die
   dunlin sim swarm --coordination --seeds 200              calls, locks and barriers of such nodes
   dunlin sim swarm --membership --seeds 200                such nodes that join, leave and die, and their directory
+  dunlin sim swarm --coordination --membership             locks whose owners change with the view
   dunlin sim swarm --seeds 1 --first-seed 4711 --trace     repeat a run, and print its events";
 
 /// Run random clusters, workloads and faults against the engine in virtual time.
@@ -61,8 +64,8 @@ pub(crate) struct SwarmArguments {
     #[arg(long, conflicts_with_all = ["deployments", "tier"])]
     coordination: bool,
     /// Run the membership of the memory tier: nodes that join, leave, die and are cut off, and a directory that ends and
-    /// begins again
-    #[arg(long, conflicts_with_all = ["deployments", "tier", "coordination"])]
+    /// begins again. With --coordination: the coordination of such nodes
+    #[arg(long, conflicts_with_all = ["deployments", "tier"])]
     membership: bool,
     /// Print a hash over all events of each seed, which is equal for equal runs on any machine
     #[arg(long)]
@@ -107,6 +110,7 @@ fn seed_of(arguments: &SwarmArguments) -> fn(u64, Option<History>) -> Outcome {
     match arguments {
         SwarmArguments { deployments: true, .. } => play_deployment,
         SwarmArguments { tier: true, .. } => play_tier,
+        SwarmArguments { coordination: true, membership: true, .. } => play_coordination_of_views,
         SwarmArguments { coordination: true, .. } => play_coordination,
         SwarmArguments { membership: true, .. } => play_membership,
         _ => play,
@@ -240,6 +244,7 @@ fn tell_failure(outcome: &Outcome, arguments: &SwarmArguments) {
     let kind = match arguments {
         SwarmArguments { deployments: true, .. } => " --deployments",
         SwarmArguments { tier: true, .. } => " --tier",
+        SwarmArguments { coordination: true, membership: true, .. } => " --coordination --membership",
         SwarmArguments { coordination: true, .. } => " --coordination",
         SwarmArguments { membership: true, .. } => " --membership",
         _ => "",

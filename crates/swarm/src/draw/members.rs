@@ -40,6 +40,26 @@ impl DrawnMembers {
         DrawnMembers { tier, directory }
     }
 
+    /// As [`from_seed`](DrawnMembers::from_seed), for threads that call each other, take locks and meet: they pause for a
+    /// shorter time, and in some runs nothing disturbs them.
+    pub(crate) fn coordinating(seed: u64, history: Option<History>) -> Self {
+        let mut drawn = DrawnMembers::from_seed(seed, history);
+        // Drawn apart, so that the runs of membership stay as they are.
+        let mut random = Random::new(seed, 48);
+        drawn.tier.lasts = (300 + random.below(700)) * MILLISECOND;
+        drawn.tier.think = 300_000 + random.below(4 * MILLISECOND);
+        let most = if random.one_in(8) { 0 } else { 5 };
+        drawn.tier.acts = acts(&mut random, drawn.tier.nodes, drawn.tier.lasts);
+        drawn.tier.acts.truncate(most);
+        drawn
+    }
+
+    /// Returns the time after which all nodes know of a death, and of the next directory.
+    pub(crate) fn settles(&self) -> Nanos {
+        let DirectoryConfig { lease, gather, .. } = self.directory;
+        (2 * lease + gather + 2 * self.tier.config.beat).as_nanos() as Nanos
+    }
+
     /// Returns the settings of a node, which knows nobody but the directory.
     pub(crate) fn config_of(&self, node: usize) -> TierConfig {
         let nodes = Peer::named(Scheme::Sim, &name(node)).into_iter().collect();

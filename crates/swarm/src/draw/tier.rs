@@ -22,6 +22,18 @@ pub(crate) enum TierAct {
     EndDirectory { back_after: Nanos },
 }
 
+impl TierAct {
+    /// Returns how long it lasts, without its consequences.
+    pub(crate) fn lasts(self) -> Nanos {
+        match self {
+            TierAct::Crash { back_after, .. }
+            | TierAct::Leave { back_after, .. }
+            | TierAct::EndDirectory { back_after } => back_after,
+            TierAct::CutOff { lasts, .. } => lasts,
+        }
+    }
+}
+
 /// The description of a run of the memory tier.
 #[derive(Clone, Debug)]
 pub(crate) struct DrawnTier {

@@ -1,7 +1,7 @@
 //! A thread of a node that calls other nodes, takes locks and meets others at barriers, and checks each by the model.
 
 use super::Stage;
-use super::meetings::{Granted, Meetings, Thread};
+use super::meetings::{Granted, Meetings, Owner, Thread};
 use crate::book::{CallLedger, End, answer_to, number_of, request};
 use crate::draw::tier::{DrawnTier, name};
 use dunlin_fabric::{Fabric, Host, Nanos, WithSources};
@@ -69,6 +69,14 @@ pub(super) struct Coordinator {
     pub(super) random: Random,
     /// The number of the next operation.
     pub(super) next: u64,
+    pub(super) times: Times,
+}
+
+/// The longest times of a thread with a lock, and of its waits at a barrier.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    pub(super) holds: Nanos,
+    pub(super) meets: Nanos,
 }
 
 impl Coordinator {
@@ -158,8 +166,7 @@ impl Coordinator {
         let (lock, thread) = (self.random.below(LOCKS as u64) as usize, self.thread);
         let is_tried = self.random.one_in(8);
         let time = self.random.one_in(8).then(|| 10_000 + self.random.below(200_000));
-        let owner = self.tier.lock_home(lock_name(lock)).ok();
-        let owner = (0..self.drawn.nodes).find(|node| owner.as_deref() == Some(&name(*node)));
+        let owner = self.owner(lock);
         let begun = self.begin(|| format!("lock {lock} (tried: {is_tried}) within {time:?}"));
         self.meetings.asks(lock, thread, is_tried || time.is_some(), begun.1);
         let got = match time {
@@ -169,30 +176,52 @@ impl Coordinator {
         };
         let guard = match got {
             Ok(Some(guard)) => guard,
-            Ok(None) => return self.end_own(begun, Err(("it is held".to_owned(), true))),
+            Ok(None) => {
+                self.meetings.goes_without(lock, thread, self.sim.time());
+                return self.end_own(begun, Err(("it is held".to_owned(), true)));
+            }
             Err(error) => {
-                self.meetings.goes_without(lock, thread);
+                self.meetings.goes_without(lock, thread, self.sim.time());
                 let is_usual =
                     time.is_some() && matches!(error, LockError::Deadline { .. } | LockError::Request(_));
                 return self.end_own(begun, Err((WithSources(&error).to_string(), is_usual)));
             }
         };
-        let (fence, is_poisoned) = (guard.fence(), guard.is_poisoned());
-        let granted =
-            Granted { thread, asked: begun.1, fence, is_poisoned, owner: owner.unwrap_or_default() };
+        let owner = match owner {
+            Owner::OfView { asked, .. } => match self.owner(lock) {
+                Owner::OfView { granted, .. } => Owner::OfView { asked, granted },
+                node => node,
+            },
+            node => node,
+        };
+        let (fence, is_poisoned, seen) = (guard.fence(), guard.is_poisoned(), self.sim.time());
+        let granted = Granted { thread, asked: begun.1, seen, fence, is_poisoned, owner };
         self.check(self.meetings.granted(lock, granted));
         self.sim.tell(|| format!("operation {}: {granted:?}", begun.0));
         if self.random.one_in(2) {
-            self.sleep(40_000);
+            self.sleep(self.times.holds);
         }
-        self.meetings.gives_back(lock, thread);
+        self.meetings.gives_back(lock, thread, self.sim.time());
         let unlocked = guard.unlock().map_err(|error| (WithSources(&error).to_string(), false));
+        self.meetings.gave_back(lock, thread, self.sim.time());
         self.end_own(begun, unlocked);
+    }
+
+    /// Returns the owner of a lock, as this node knows it.
+    fn owner(&self, lock: usize) -> Owner {
+        if self.drawn.config.directory.is_some() {
+            let epoch = self.tier.view().epoch;
+            self.meetings.sees(epoch);
+            return Owner::OfView { asked: epoch, granted: epoch };
+        }
+        let owner = self.tier.lock_home(lock_name(lock)).ok();
+        let number = (0..self.drawn.nodes).find(|node| owner.as_deref() == Some(&name(*node)));
+        Owner::Node(number.unwrap_or_default())
     }
 
     fn meet(&mut self) {
         let barrier = self.random.below(BARRIERS as u64) as usize;
-        let (members, time) = (2 + barrier as u16, 100_000 + self.random.below(2_000_000));
+        let (members, time) = (2 + barrier as u16, 100_000 + self.random.below(self.times.meets));
         let begun = self.begin(|| format!("barrier {barrier} of {members} within {time}"));
         let visit = self.meetings.comes(barrier, begun.1);
         let met = self.tier.barrier_within(format!("barrier/{barrier}"), members, Duration::from_nanos(time));

@@ -2,7 +2,7 @@
 //! join, leave, die and are cut off, and while the directory ends and begins again.
 
 use super::coordinator::{SERVICE, Servant, call_by_book};
-use super::views::Views;
+use super::views::{Views, sees_all};
 use super::{APART, CHECK, Course, FREE, OVER, Stage, retry};
 use crate::book::CallLedger;
 use crate::draw::members::DrawnMembers;
@@ -51,14 +51,6 @@ impl Part {
         }
     }
 
-    /// Returns whether a node stays outside until its operator starts it again: this one, or another.
-    fn is_refused(&self, tier: &Tier<Sim>) -> bool {
-        if tier.trouble().is_some_and(|trouble| trouble.contains("start this node again")) {
-            self.views.is_refused();
-        }
-        self.views.is_stuck()
-    }
-
     /// Repeats an attempt until it succeeds.
     fn retry<T, E: Into<Box<dyn Error>>>(
         &self,
@@ -77,7 +69,7 @@ impl Part {
         let served = || tier.register(SERVICE.0, SERVICE.1);
         let Some(calls) = self.retry("to serve", served) else { return };
         let spec = Spec::here().named(region_of(self.first)).grant_anyone(Rights::READ);
-        let made = || match self.is_refused(&tier) {
+        let made = || match self.views.is_stuck_with(&tier) {
             true => Ok(None),
             false => tier.malloc(64, spec.clone()).map(Some),
         };
@@ -187,13 +179,7 @@ impl Part {
         let nodes = self.drawn.tier.nodes;
         self.retry("to see all nodes", || {
             self.sees(tier);
-            if self.is_refused(tier) {
-                return Ok(());
-            }
-            let mut alive: Vec<String> = tier.nodes().collect();
-            alive.sort_unstable();
-            let all: Vec<String> = (0..nodes).map(name).collect();
-            if alive == all { Ok(()) } else { Err(format!("{alive:?} are alive")) }
+            if self.views.is_stuck_with(tier) { Ok(()) } else { sees_all(tier, nodes) }
         });
         if self.views.is_stuck() {
             return;
@@ -217,7 +203,23 @@ impl Part {
 /// Plays a drawn run.
 pub(crate) fn root(sim: &Sim, drawn: &DrawnMembers, book: &CallLedger) {
     let (stage, views) = (Stage::default(), Views::default());
+    let play = |sim, node, first, stage| -> Box<dyn FnOnce() + Send> {
+        let (drawn, views, book) = (drawn.clone(), views.clone(), book.clone());
+        let part = Part { sim, drawn, node, views, book, stage, first };
+        Box::new(move || part.play())
+    };
     let course = Course::new(sim, &drawn.tier, book, &stage, &[CHECK, FREE]);
+    direct(course, drawn, play, |node| views.gone(node));
+}
+
+/// Directs a run with a directory.
+pub(super) fn direct(
+    course: Course<'_>,
+    drawn: &DrawnMembers,
+    play: impl Fn(Sim, usize, u64, Stage) -> Box<dyn FnOnce() + Send>,
+    killed: impl FnMut(usize),
+) {
+    let Course { sim, book, .. } = course;
     let begin = || {
         let process = sim.process_on(drawn.tier.nodes);
         let address = drawn.tier.config.directory.clone();
@@ -229,11 +231,6 @@ pub(crate) fn root(sim: &Sim, drawn: &DrawnMembers, book: &CallLedger) {
         (process, served.and_then(Result::ok))
     };
     let directory = RefCell::new(Some(begin()));
-    let play = |sim, node, first, stage| -> Box<dyn FnOnce() + Send> {
-        let (drawn, views, book) = (drawn.clone(), views.clone(), book.clone());
-        let part = Part { sim, drawn, node, views, book, stage, first };
-        Box::new(move || part.play())
-    };
     let end_directory = |back_after: Nanos| {
         if let Some((process, server)) = directory.borrow_mut().take() {
             process.kill();
@@ -245,6 +242,5 @@ pub(crate) fn root(sim: &Sim, drawn: &DrawnMembers, book: &CallLedger) {
         *directory.borrow_mut() = Some(begin());
     };
     let ended = || drop(directory.borrow_mut().take());
-    let course = Course { end_directory: &end_directory, ended: &ended, ..course };
-    course.direct(play, |node| views.gone(node));
+    Course { end_directory: &end_directory, ended: &ended, ..course }.direct(play, killed);
 }

@@ -1,7 +1,10 @@
 //! The model of membership: one view an epoch, and views that only become newer.
 
+use crate::draw::tier::name;
+use dunlin_fabric_sim::Sim;
 use dunlin_tier::membership::MemberState;
 use dunlin_tier::{Epoch, View};
+use dunlin_tier_node::Tier;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -80,10 +83,13 @@ impl Views {
         all.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// A node has lost its number to another one, by a directory that heard of neither: it stays outside until its operator
-    /// starts it again.
-    pub(super) fn is_refused(&self) {
-        self.state().is_stuck = true;
+    /// Returns whether a node, this one or another, stays outside until its operator starts it again: it has lost its number
+    /// to another one, by a directory that heard of neither.
+    pub(super) fn is_stuck_with(&self, tier: &Tier<Sim>) -> bool {
+        if tier.trouble().is_some_and(|trouble| trouble.contains("start this node again")) {
+            self.state().is_stuck = true;
+        }
+        self.is_stuck()
     }
 
     pub(super) fn is_stuck(&self) -> bool {
@@ -94,6 +100,14 @@ impl Views {
     pub(super) fn last(&self) -> Option<Epoch> {
         self.state().last()
     }
+}
+
+/// Returns an error unless a node sees all nodes of a run alive.
+pub(super) fn sees_all(tier: &Tier<Sim>, nodes: usize) -> Result<(), String> {
+    let mut alive: Vec<String> = tier.nodes().collect();
+    alive.sort_unstable();
+    let all: Vec<String> = (0..nodes).map(name).collect();
+    if alive == all { Ok(()) } else { Err(format!("{alive:?} are alive")) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The swarm over some seeds; the command `dunlin sim swarm` runs any number.
 
-use dunlin_swarm::{Outcome, play, play_coordination, play_deployment, play_membership, play_tier};
+use dunlin_swarm::{
+    Outcome, play, play_coordination, play_coordination_of_views, play_deployment, play_membership, play_tier,
+};
 
 /// Plays the first seeds, none of which may fail: `usual` of them, or as many as `DUNLIN_SEEDS` says.
 fn played(usual: u64, play: impl Fn(u64) -> Outcome) -> Vec<Outcome> {
@@ -79,12 +81,33 @@ fn views_agree_while_nodes_and_their_directory_come_and_go() {
     assert_eq!(play_membership(5, None), outcomes[5], "a seed is a run");
 }
 
+/// Such nodes that take locks and meet, while their directory changes the owners.
+#[test]
+fn locks_and_barriers_hold_while_their_owners_change() {
+    let outcomes = played(24, |seed| play_coordination_of_views(seed, None));
+    let seeds = outcomes.len() as u64;
+    let sum = |field: fn(&Outcome) -> u64| outcomes.iter().map(field).sum::<u64>();
+    let (calls, answered) = (sum(|o| o.calls), sum(|o| o.answered));
+    println!("{calls} operations, {answered} done, {} kills", sum(|o| o.kills));
+    assert!(answered > calls / 2 && answered > 500 * seeds && sum(|o| o.kills) > seeds / 3);
+    assert_eq!(play_coordination_of_views(5, None), outcomes[5], "a seed is a run");
+}
+
 /// Seeds that found bugs of the tier: places in the memory of a node that had restarted, operations that never ended, and
 /// regions that moved for ever.
 #[test]
 fn seeds_that_found_bugs_of_the_tier_pass() {
     for seed in [117, 131, 160, 270, 298, 410, 455, 566, 1041, 2095, 2185] {
         let outcome = play_tier(seed, None);
+        assert_eq!(outcome.failure, None, "seed {seed}: {}", outcome.what);
+    }
+}
+
+/// Seeds that found bugs of locks under a directory: owners that later ones had followed, and an owner without its own memory.
+#[test]
+fn seeds_that_found_bugs_of_changing_owners_pass() {
+    for seed in [34, 154, 203, 276, 310, 342] {
+        let outcome = play_coordination_of_views(seed, None);
         assert_eq!(outcome.failure, None, "seed {seed}: {}", outcome.what);
     }
 }

@@ -413,4 +413,40 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         from: "        if is_home && (is_known || state.names.is_whole()) {",
         to: "        if is_home && (is_known || state.names.is_whole() || dunlin_fabric::mutant(\"home_answers_too_early\")) {",
     },
+    Mutant {
+        name: "last_node_first",
+        file: "crates/tier/src/lock.rs",
+        from: "                self.waiting.push_back(waiter);",
+        to: "                match std::env::var(\"DUNLIN_MUTANT\").as_deref() {
+                    Ok(\"last_node_first\") => self.waiting.push_front(waiter),
+                    _ => self.waiting.push_back(waiter),
+                }",
+    },
+    Mutant {
+        name: "death_of_a_holder_not_told",
+        file: "crates/tier-node/src/lock_owner.rs",
+        from: "                let _ = self.carry_out(lock, Event::Dead(holder));",
+        to: "                let word = self.word(lock).unwrap_or_default();
+                let is_told = !dunlin_fabric::mutant(\"death_of_a_holder_not_told\");
+                let _ = self.carry_out(lock, if is_told { Event::Dead(holder) } else { Event::Unlock(word) });",
+    },
+    Mutant {
+        name: "fence_numbers_begin_again",
+        file: "crates/tier-node/src/lock_owner.rs",
+        from: "        let view = self.node.roster.get().view.epoch.number;",
+        to: "        let forgets = dunlin_fabric::mutant(\"fence_numbers_begin_again\");
+        let view = if forgets { 0 } else { self.node.roster.get().view.epoch.number };",
+    },
+    Mutant {
+        name: "locks_opened_by_whoever_is_asked",
+        file: "crates/tier-node/src/lock_owner.rs",
+        from: "        if !self.node.roster.is_dynamic {
+            return Ok(());
+        }
+        let current = self.node.roster.get();",
+        to: "        if !self.node.roster.is_dynamic || dunlin_fabric::mutant(\"locks_opened_by_whoever_is_asked\") {
+            return Ok(());
+        }
+        let current = self.node.roster.get();",
+    },
 ];

@@ -4,7 +4,7 @@
 //! A claim never touches the word of a lock: the owner swaps it. The word of a free lock would save the owner's
 //! processor, but an atomic keeps a thread until it completes.
 
-use super::{Held, Joined, LockError, Shared, Turn, is_stale};
+use super::{Held, Joined, LockError, Shared, Turn, is_elsewhere, is_stale};
 use crate::forward::{Link, WINDOW};
 use crate::node::Node;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
@@ -221,6 +221,14 @@ impl<F: Fabric> Node<F> {
         }
     }
 
+    /// Has the next view come soon if an error says that this one is old. The claim ends all the same: no thread waits for
+    /// it.
+    fn note_elsewhere(&self, error: &LockError) {
+        if is_elsewhere(error) {
+            self.ask_for_view();
+        }
+    }
+
     fn late(&self, name: &Name) -> LockError {
         LockError::Deadline { node: self.name_of(self.lock_home_of(name)) }
     }
@@ -367,13 +375,13 @@ impl<F: Fabric> Acquire<F> {
             let late = self.node.late(&self.shared.name);
             return self.end(Err(late));
         }
-        let home = self.node.lock_home_of(&self.shared.name);
+        let (home, epoch) = self.node.lock_owner_of(&self.shared.name);
         let place = self.shared.threads().place.filter(|(joined, ..)| joined.node == home);
         let joined = self.node.locks.joined()[usize::from(home.0)];
         match (place, joined) {
             (Some((joined, lock, _)), _) => self.reserve(joined, lock),
             (None, Some(joined)) => {
-                let open = LockRequest::Open { name: self.shared.name.clone() };
+                let open = LockRequest::Open { name: self.shared.name.clone(), epoch };
                 self.ask((&joined, Link::Owner), open, move |this, answer| match answer {
                     Ok(LockReply::Opened(lock)) => {
                         this.shared.threads().place = Some((joined, lock, Word::default()));
@@ -460,7 +468,10 @@ impl<F: Fabric> Acquire<F> {
                 self.node.forget(owner);
                 self.go();
             }
-            Err((error, _)) => self.end(Err(error)),
+            Err((error, _)) => {
+                self.node.note_elsewhere(&error);
+                self.end(Err(error));
+            }
             Ok(_) => {
                 let misfit = self.node.misfit(owner).into();
                 self.end(Err(misfit));
@@ -490,7 +501,7 @@ impl<F: Fabric> Meet<F> {
         if self.caller.is_over() {
             return self.caller.end(Err(self.node.late(&self.name)));
         }
-        let home = self.node.lock_home_of(&self.name);
+        let (home, epoch) = self.node.lock_owner_of(&self.name);
         let (node, left) = (Arc::clone(&self.node), self.node.left(self.caller.until()));
         let joined = self.node.locks.joined()[usize::from(home.0)];
         let Some(joined) = joined else {
@@ -506,7 +517,7 @@ impl<F: Fabric> Meet<F> {
             });
         };
         let (name, members, call) = (self.name.clone(), self.members, self.caller.number());
-        let meet = LockRequest::Meet { name, members, member: joined.member, call };
+        let meet = LockRequest::Meet { name, members, member: joined.member, call, epoch };
         node.tell((&joined, Link::Waits), meet, left, move |answer| match answer {
             Ok(LockReply::Done) => self.caller.end(Ok(())),
             Ok(_) => self.caller.end(Err(self.node.misfit(home).into())),
@@ -515,7 +526,10 @@ impl<F: Fabric> Meet<F> {
                 self.node.forget(home);
                 self.go();
             }
-            Err((error, _)) => self.caller.end(Err(error)),
+            Err((error, _)) => {
+                self.node.note_elsewhere(&error);
+                self.caller.end(Err(error));
+            }
         });
     }
 }

@@ -7,7 +7,7 @@ use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_rpc::{Client, ClientConfig};
 use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
 use dunlin_tier::lock::{Member, Waiter, Word};
-use dunlin_tier::{Name, NodeId, home};
+use dunlin_tier::{Epoch, Name, NodeId, home};
 use dunlin_tier_node::{LockError, Rights, Spec, Tier};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -99,6 +99,42 @@ fn a_lock_that_is_held_is_waited_for_in_order() {
         assert!(tiers[0].try_lock(&name).unwrap().is_some());
         assert!(tiers[1].try_lock(&name).unwrap().is_some());
     });
+}
+
+/// Nodes get a lock in the order in which they asked its owner for it. A node that has it hands it over to its own waiters
+/// before, 16 times at most.
+#[test]
+fn nodes_get_a_lock_in_the_order_of_their_first_waiters() {
+    let order_of = |waiters: &'static [usize], holder: usize| {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&order);
+        in_virtual_time(4, true, move |tiers| {
+            let (name, host) = (name_at(0), tiers[0].fabric().host().clone());
+            let guard = tiers[holder].lock(&name).unwrap();
+            let mut tasks = Vec::new();
+            for node in waiters {
+                let (own, name, order) = (tiers[*node].clone(), name.clone(), Arc::clone(&order));
+                tasks.push(spawn(&tiers[*node], move || {
+                    let guard = own.lock(&name).unwrap();
+                    order.lock().unwrap().push(*node);
+                    assert!(guard.fence() & 0xff <= 16, "{}", guard.fence());
+                    guard.unlock().unwrap();
+                }));
+                host.sleep(host.now() + MILLISECOND);
+            }
+            assert!(order.lock().unwrap().is_empty());
+            guard.unlock().unwrap();
+            tasks.into_iter().for_each(Task::join);
+        });
+        Arc::into_inner(seen).unwrap().into_inner().unwrap()
+    };
+    // The holder's node keeps it for its own waiter; the second waiter of bob follows the first.
+    assert_eq!(order_of(&[1, 0, 2, 1], 2), [2, 1, 1, 0]);
+    assert_eq!(order_of(&[0, 1, 0], 2), [0, 0, 1]);
+    let many = [&[1; 20][..], &[0], &[1]].concat();
+    let many: &'static [usize] = Vec::leak(many);
+    let expected = [&[1; 17][..], &[0], &[1; 4]].concat();
+    assert_eq!(order_of(many, 2), expected);
 }
 
 /// The turn of a waiter whose time is over goes to the next one.
@@ -409,7 +445,7 @@ fn owners_bound_what_they_are_told() {
     let mut opened = 0;
     let full = loop {
         let name = Name::new(format!("many/{opened}")).unwrap();
-        match ask(owner, LockRequest::Open { name }) {
+        match ask(owner, LockRequest::Open { name, epoch: Epoch::default() }) {
             LockReply::Opened(_) => opened += 1,
             other => break other,
         }

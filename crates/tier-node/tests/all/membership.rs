@@ -2,8 +2,10 @@
 
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Task};
 use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
+use dunlin_rpc::{Client, ClientConfig};
+use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockRefusal, LockReply, LockRequest};
 use dunlin_tier::membership::{Identity, MemberState, MembershipEvent};
-use dunlin_tier::{NodeId, RecordError, message::Refusal};
+use dunlin_tier::{Epoch, Name, NodeId, RecordError, message::Refusal};
 use dunlin_tier_node::{
     DirectoryClient, DirectoryConfig, DirectoryServer, JoinError, LockError, Membership, MembershipError,
     OperationError, Own, Peer, RequestError, Rights, Spec, Tier, TierConfig, View,
@@ -229,6 +231,80 @@ fn a_second_node_of_one_name_is_refused_and_a_node_that_leaves_is_not_waited_for
     });
 }
 
+/// The thread of a killed node drops its guard as it ends. It does not wait for an answer that nobody brings.
+#[test]
+fn a_killed_holder_of_a_lock_ends_and_the_next_one_hears_of_its_death() {
+    run(9, &NAMES[..3], |sim, processes, mut tiers, _directory| {
+        let carol = tiers.pop().unwrap();
+        let lock = (0..).map(|number| format!("lock/{number}"));
+        let lock = lock.into_iter().find(|name| tiers[0].lock_home(name).unwrap() == "alice").unwrap();
+        let (own, name, host) = (carol.clone(), lock.clone(), processes[2].host().clone());
+        let holder = move || {
+            let _guard = own.lock(name).unwrap();
+            host.sleep(host.now() + HANG);
+        };
+        let holder = processes[2].host().spawn("holder", Box::new(holder)).unwrap();
+        wait(sim, "the holder", || tiers[1].try_lock(&lock).unwrap().is_none().then_some(()));
+        let (own, name) = (tiers[1].clone(), lock.clone());
+        let next = move || {
+            let guard = own.lock(name).unwrap();
+            assert!(guard.is_poisoned());
+            guard.unlock().unwrap();
+        };
+        let next = processes[1].host().spawn("next", Box::new(next)).unwrap();
+        sim.host().sleep(sim.time() + 10_000_000);
+        processes[2].kill();
+        leak(carol);
+        holder.join();
+        next.join();
+    });
+}
+
+/// The owner of a lock that is asked by a node with a later view, or for the lock of another owner, refuses.
+#[test]
+fn an_owner_finds_locks_for_those_only_whose_view_it_shares() {
+    run(11, &NAMES[..2], |_, processes, tiers, _directory| {
+        let lock = (0..).map(|number| Name::new(format!("lock/{number}")).unwrap());
+        let [own, other] = NAMES[..2]
+            .iter()
+            .map(|owner| {
+                lock.clone().find(|name| tiers[0].lock_home(name.as_bytes()).unwrap() == *owner).unwrap()
+            })
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
+        let address = config("alice").nodes[0].calls.clone();
+        let client =
+            ClientConfig { service: "dunlin.tier".to_owned(), identity: Some(5), ..ClientConfig::default() };
+        let mut client = Client::connect(&processes[1], &address, client).unwrap();
+        let mut ask = |owner, request| {
+            let reply = client.call(LOCK_CALL, &LockMessage { owner, request }.encode()).unwrap();
+            LockReply::parse(&reply).unwrap()
+        };
+        let LockReply::Joined { owner, member, .. } =
+            ask(0, LockRequest::Join { node: NodeId(1), incarnation: 5 })
+        else {
+            panic!("it has not joined");
+        };
+        let epoch = tiers[0].view().epoch;
+        let later = Epoch { number: epoch.number + 1, ..epoch };
+        let refused = LockReply::Refused(LockRefusal::NotOwner);
+        for (name, epoch, is_right) in [
+            (&own, epoch, true),
+            (&other, epoch, false),
+            (&own, later, false),
+            (&own, Epoch::default(), true),
+        ] {
+            let opened = ask(owner, LockRequest::Open { name: name.clone(), epoch });
+            assert_eq!(matches!(opened, LockReply::Opened(_)), is_right, "{opened:?}");
+            assert_eq!(opened == refused, !is_right);
+            let met =
+                ask(owner, LockRequest::Meet { name: name.clone(), members: 1, member, call: 1, epoch });
+            assert_eq!(met, if is_right { LockReply::Done } else { refused });
+        }
+    });
+}
+
 /// A directory's client that is cut off as long as the flag is set.
 struct CutOff(DirectoryClient<Sim>, Arc<AtomicBool>);
 
@@ -250,23 +326,60 @@ impl Membership for CutOff {
     }
 }
 
+/// Starts a node that the directory does not hear of while the flag is set.
+fn start_cut_off(process: &Sim, name: &str, life: u64, is_cut_off: &Arc<AtomicBool>) -> Tier<Sim> {
+    let settings = config(name);
+    let peer = &settings.nodes[0];
+    let (calls, memory) = (peer.calls.to_string(), peer.memory.to_string());
+    let identity = Identity { name: name.to_owned(), calls, memory, life };
+    let client = DirectoryClient::new(process, directory_address(), identity, settings.beat, Vec::new());
+    let client = Box::new(CutOff(client, Arc::clone(is_cut_off)));
+    let settings = TierConfig { timeout: Duration::from_secs(20), ..settings };
+    Tier::within_membership(process, settings, life, client).unwrap()
+}
+
+/// A node owns a lock, is declared dead and lives, and owns the lock again after another one. Its fence numbers are above
+/// the other's, also for itself.
+#[test]
+fn an_owner_that_comes_back_grants_its_locks_above_the_owner_between() {
+    run(13, &NAMES[..1], |sim, processes, mut tiers, _directory| {
+        let is_cut_off = Arc::new(AtomicBool::new(false));
+        let bob = start_cut_off(&sim.process_on(0), "bob", 78, &is_cut_off);
+        processes[0].kill();
+        leak(tiers.pop());
+        let owned_by = |tier: &Tier<Sim>, owner: &str| {
+            wait(sim, "the next owner", || (tier.lock_home("lock").unwrap() == owner).then_some(()));
+        };
+        owned_by(&bob, "bob");
+        let first = bob.lock("lock").unwrap().fence();
+        is_cut_off.store(true, Ordering::Relaxed);
+        let process = sim.process_on(0);
+        let carol = Tier::within(&process, config("carol")).unwrap();
+        owned_by(&carol, "carol");
+        let between = carol.lock("lock").unwrap().fence();
+        is_cut_off.store(false, Ordering::Relaxed);
+        wait(sim, "the node that lives", || (carol.nodes().count() == 2).then_some(()));
+        owned_by(&bob, "carol");
+        process.kill();
+        leak(carol);
+        owned_by(&bob, "bob");
+        let last = bob.lock("lock").unwrap().fence();
+        assert!(first < between && between < last, "{first} {between} {last}");
+    });
+}
+
 /// A node that the directory does not hear of is declared dead although it lives. It finds that others accept nothing from
 /// it, keeps its memory and its records, and is a member again as soon as the directory hears of it.
 #[test]
 fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
     run(5, &NAMES[..2], |sim, _, tiers, _directory| {
-        let (process, is_cut_off) = (sim.process_on(2), Arc::new(AtomicBool::new(false)));
-        let settings = config("carol");
-        let peer = &settings.nodes[0];
-        let (calls, memory) = (peer.calls.to_string(), peer.memory.to_string());
-        let identity = Identity { name: "carol".to_owned(), calls, memory, life: 77 };
-        let client = DirectoryClient::new(&process, directory_address(), identity, settings.beat, Vec::new());
-        let client = Box::new(CutOff(client, Arc::clone(&is_cut_off)));
-        let carol = Tier::within_membership(&process, settings, 77, client).unwrap();
+        let is_cut_off = Arc::new(AtomicBool::new(false));
+        let carol = start_cut_off(&sim.process_on(2), "carol", 77, &is_cut_off);
         let waits = tiers[0].lock("early").unwrap();
         wait(sim, "the third node", || (tiers[0].nodes().count() == 3).then_some(()));
         let own = carol.malloc(100, Spec::here().named("own").grant_anyone(Rights::ALL)).unwrap();
         own.write(0, b"stays").unwrap();
+        own.fetch_add(8, 1).unwrap();
         let spec = Spec::here().named("theirs").grant_anyone(Rights::ALL);
         let theirs = tiers[0].malloc(100, spec).unwrap();
         let mapped = carol.map("theirs", Rights::WRITE).unwrap();
@@ -287,6 +400,7 @@ fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
         let mut found = [0];
         theirs.read(0, &mut found).unwrap();
         assert_eq!(&found, b"3");
+        own.fetch_add(8, 1).unwrap();
         // A region that it has mapped can be freed: it is fenced.
         theirs.free().unwrap();
 
@@ -300,6 +414,8 @@ fn a_node_that_was_declared_dead_and_lives_loses_its_paths_and_joins_again() {
         let mut found = [0; 5];
         again.read(0, &mut found).unwrap();
         assert_eq!(&found, b"stays");
+        assert_eq!(own.fetch_add(8, 1).unwrap(), 2, "its own memory was never away for it");
+        own.write(0, b"still").unwrap();
         assert!(mapped.write(0, b"5").is_err(), "the region was freed");
         let spec = Spec::on("alice").named("anew");
         carol.malloc(100, spec).unwrap().write(0, b"6").unwrap();
@@ -335,14 +451,7 @@ struct Drawn {
 impl Drawn {
     fn start(sim: &Sim, machine: usize) -> Drawn {
         let (process, is_cut_off) = (sim.process_on(machine), Arc::new(AtomicBool::new(false)));
-        let (settings, life) = (config(NAMES[machine]), sim.host().random());
-        let peer = &settings.nodes[0];
-        let (calls, memory) = (peer.calls.to_string(), peer.memory.to_string());
-        let identity = Identity { name: NAMES[machine].to_owned(), calls, memory, life };
-        let client = DirectoryClient::new(&process, directory_address(), identity, settings.beat, Vec::new());
-        let client = Box::new(CutOff(client, Arc::clone(&is_cut_off)));
-        let settings = TierConfig { timeout: Duration::from_secs(20), ..settings };
-        let tier = Tier::within_membership(&process, settings, life, client).unwrap();
+        let tier = start_cut_off(&process, NAMES[machine], sim.host().random(), &is_cut_off);
         Drawn { tier: Some(tier), process, is_cut_off, names: Vec::new() }
     }
 

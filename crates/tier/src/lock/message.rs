@@ -3,6 +3,7 @@
 
 use super::{Grant, Member, Waiter, Word};
 use crate::codec::{Reader, Writer};
+use crate::membership::Epoch;
 use crate::message::Malformed;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
@@ -38,6 +39,8 @@ pub enum LockRequest {
     Open {
         /// The name.
         name: Name,
+        /// The view of the member, which says that this node is the owner.
+        epoch: Epoch,
     },
     /// Answer when the lock is the waiter's.
     Reserve {
@@ -74,6 +77,8 @@ pub enum LockRequest {
         member: Member,
         /// The node's number for the call.
         call: u64,
+        /// The view of the caller's node, which says that this node is the owner.
+        epoch: Epoch,
     },
     /// Forget a caller of a barrier.
     Leave {
@@ -95,6 +100,9 @@ pub enum LockRefusal {
     /// The member or the lock is not the owner's: it has restarted.
     #[error("the owner of the lock has restarted, and its locks are free: take the lock again")]
     Unknown,
+    /// The views of the member and of the node that it takes for the owner do not agree that this node is the owner.
+    #[error("another node owns the lock by now, or will soon: take the lock again")]
+    NotOwner,
     /// The owner has no room for another lock, or another life of a node.
     #[error("the owner of the lock has no room for it: use fewer names, at most 1024 for each node")]
     Full,
@@ -186,7 +194,7 @@ impl LockMessage {
         let kind = |kind| Writer::new(kind).u64(self.owner);
         match &self.request {
             LockRequest::Join { node, incarnation } => kind(1).u16(node.0).u64(*incarnation),
-            LockRequest::Open { name } => kind(2).text(name.as_bytes()),
+            LockRequest::Open { name, epoch } => kind(2).epoch(*epoch).text(name.as_bytes()),
             LockRequest::Reserve { lock, waiter: who, waits } => {
                 waiter(kind(3), *lock, *who).u8(u8::from(*waits))
             }
@@ -194,8 +202,9 @@ impl LockMessage {
                 kind(4).u16(*lock).u64(word.bits()).u8(u8::from(*poisoned))
             }
             LockRequest::Abandon { lock, waiter: who } => waiter(kind(5), *lock, *who),
-            LockRequest::Meet { name, members, member, call } => {
-                kind(6).u16(*members).u16(member.number()).u64(*call).text(name.as_bytes())
+            LockRequest::Meet { name, members, member, call, epoch } => {
+                let meet = kind(6).u16(*members).u16(member.number()).u64(*call);
+                meet.epoch(*epoch).text(name.as_bytes())
             }
             LockRequest::Leave { name, member, call, died } => {
                 kind(7).u16(member.number()).u64(*call).u8(u8::from(*died)).text(name.as_bytes())
@@ -210,7 +219,7 @@ impl LockMessage {
         let (kind, owner) = (reader.u8()?, reader.u64()?);
         let request = match kind {
             1 => LockRequest::Join { node: reader.node()?, incarnation: reader.u64()? },
-            2 => LockRequest::Open { name: reader.name()? },
+            2 => LockRequest::Open { epoch: reader.epoch()?, name: reader.name()? },
             3 => {
                 let (lock, waiter) = (reader.lock()?, reader.waiter()?);
                 LockRequest::Reserve { lock, waiter, waits: reader.flag()? }
@@ -222,7 +231,7 @@ impl LockMessage {
             5 => LockRequest::Abandon { lock: reader.lock()?, waiter: reader.waiter()? },
             6 => {
                 let (members, member, call) = (reader.u16()?, reader.member()?, reader.u64()?);
-                LockRequest::Meet { name: reader.name()?, members, member, call }
+                LockRequest::Meet { epoch: reader.epoch()?, name: reader.name()?, members, member, call }
             }
             7 => {
                 let (member, call, died) = (reader.member()?, reader.u64()?, reader.flag()?);
@@ -252,6 +261,7 @@ impl LockReply {
                 LockRefusal::Malformed => Writer::new(5).u8(5),
                 LockRefusal::Members { wanted, present } => Writer::new(5).u8(6).u16(*wanted).u16(*present),
                 LockRefusal::Died(node) => Writer::new(5).u8(7).u16(node.0),
+                LockRefusal::NotOwner => Writer::new(5).u8(8),
             },
         }
         .bytes()
@@ -273,6 +283,7 @@ impl LockReply {
                 5 => LockRefusal::Malformed,
                 6 => LockRefusal::Members { wanted: reader.u16()?, present: reader.u16()? },
                 7 => LockRefusal::Died(reader.node()?),
+                8 => LockRefusal::NotOwner,
                 _ => return Err(Malformed),
             }),
             _ => return Err(Malformed),
@@ -290,6 +301,10 @@ mod tests {
         (1u16..).prop_map(|number| Member::new(number).unwrap())
     }
 
+    fn epoch() -> impl Strategy<Value = Epoch> {
+        any::<[u64; 2]>().prop_map(|[number, directory]| Epoch { number, directory })
+    }
+
     fn request() -> impl Strategy<Value = LockMessage> {
         let name = || prop::collection::vec(any::<u8>(), 1..=255).prop_map(|name| Name::new(name).unwrap());
         let waiter = || (member(), any::<u64>()).prop_map(|(member, call)| Waiter { member, call });
@@ -297,7 +312,7 @@ mod tests {
         let request = prop_oneof![
             (any::<u16>(), any::<u64>())
                 .prop_map(|(node, incarnation)| LockRequest::Join { node: NodeId(node), incarnation }),
-            name().prop_map(|name| LockRequest::Open { name }),
+            (name(), epoch()).prop_map(|(name, epoch)| LockRequest::Open { name, epoch }),
             (lock(), waiter(), any::<bool>()).prop_map(|(lock, waiter, waits)| LockRequest::Reserve {
                 lock,
                 waiter,
@@ -307,9 +322,15 @@ mod tests {
                 LockRequest::Unlock { lock, word: Word::from_bits(word), poisoned }
             }),
             (lock(), waiter()).prop_map(|(lock, waiter)| LockRequest::Abandon { lock, waiter }),
-            (name(), any::<u16>(), waiter()).prop_map(|(name, members, Waiter { member, call })| {
-                LockRequest::Meet { name, members, member, call }
-            }),
+            (name(), any::<u16>(), waiter(), epoch()).prop_map(
+                |(name, members, Waiter { member, call }, epoch)| LockRequest::Meet {
+                    name,
+                    members,
+                    member,
+                    call,
+                    epoch
+                }
+            ),
             (name(), waiter(), any::<bool>()).prop_map(|(name, Waiter { member, call }, died)| {
                 LockRequest::Leave { name, member, call, died }
             }),
@@ -341,6 +362,7 @@ mod tests {
                 LockRefusal::Malformed,
                 LockRefusal::Members { wanted: 3, present: 70 },
                 LockRefusal::Died(NodeId(9)),
+                LockRefusal::NotOwner,
             ])
             .prop_map(LockReply::Refused),
         ]
