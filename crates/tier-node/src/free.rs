@@ -110,10 +110,19 @@ impl<F: Fabric> Node<F> {
     }
 
     fn begin_free(&self, id: LmrId, by: Option<&Principal>) -> Result<Free, Refusal> {
-        let Ending { id, memory, machine, name } = self.state().directory.begin_free(id, by)?;
+        let ending = self.state().directory.begin_free(id, by)?;
+        Ok(self.freeing(ending))
+    }
+
+    fn freeing(&self, Ending { id, memory, machine, name }: Ending) -> Free {
         let (silent_at, fence) = (self.silent_at(), memory);
         let (has_fenced, aim, stores) = (false, Aim::Free, Vec::new());
-        Ok(Free { id, memory, fence, has_fenced, aim, stores, machine, name, silent_at })
+        Free { id, memory, fence, has_fenced, aim, stores, machine, name, silent_at }
+    }
+
+    /// Goes on with a free that has begun in an earlier life. The cleaner drives.
+    pub(crate) fn go_on(&self, ending: Ending) {
+        self.leave_to_cleaner(self.freeing(ending));
     }
 
     /// Returns the time by which mappers have to stop.

@@ -61,7 +61,8 @@ impl Directory {
 
     /// Counts each lease of an earlier life from `now` on, with its whole length.
     pub fn begin_leases(&mut self, now: u64) {
-        for record in self.slots.iter_mut().filter_map(|slot| slot.record.as_mut()) {
+        let records = self.slots.iter_mut().filter_map(|slot| slot.record.as_mut());
+        for record in records.filter(|record| !record.ending) {
             let old = record.lease;
             if let Some(lease) = &mut record.lease {
                 lease.end = now.saturating_add(lease.length);
