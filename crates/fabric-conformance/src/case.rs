@@ -51,6 +51,8 @@ pub enum Need {
     Events,
     /// Sleeps that a peer's plain WRITE ends.
     WriteWakes,
+    /// Events of a domain that wake the thread of another domain.
+    WakesOthers,
     /// Registration of memory that another fabric made.
     Adopts,
     /// This number of queue pairs in one domain.
@@ -74,6 +76,7 @@ impl Need {
             Need::SharedReceiveQueue => capabilities.shared_receive_queue,
             Need::Events => capabilities.events,
             Need::WriteWakes => capabilities.write_wakes,
+            Need::WakesOthers => capabilities.wakes_others,
             Need::Adopts => capabilities.adopts,
             Need::QueuePairs(count) => capabilities.max_queue_pairs >= count,
             Need::BoundedMessage => capabilities.max_message <= 1 << 30,
@@ -97,6 +100,7 @@ impl fmt::Display for Need {
             Need::SharedReceiveQueue => f.write_str("shared_receive_queue"),
             Need::Events => f.write_str("events"),
             Need::WriteWakes => f.write_str("write_wakes"),
+            Need::WakesOthers => f.write_str("wakes_others"),
             Need::Adopts => f.write_str("adopts"),
             Need::QueuePairs(count) => write!(f, "max_queue_pairs of at least {count}"),
             Need::BoundedMessage => f.write_str("max_message of at most 1 GiB"),

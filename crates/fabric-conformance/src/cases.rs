@@ -9,6 +9,7 @@ mod lists;
 mod many;
 mod operations;
 mod ordering;
+mod others;
 mod payloads;
 mod ranges;
 mod sharing;
@@ -34,6 +35,7 @@ pub fn cases<F: Fabric>() -> Vec<Case<F>> {
     ranges::add(&mut all);
     sharing::add(&mut all);
     events::add(&mut all);
+    others::add(&mut all);
     death::add(&mut all);
     links::add(&mut all);
     many::add(&mut all);

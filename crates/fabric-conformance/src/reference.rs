@@ -47,6 +47,7 @@ impl Reference {
             shared_receive_queue: true,
             events: true,
             write_wakes: false,
+            wakes_others: true,
             initiator_copies: false,
             target_progress: false,
             adopts: false,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 fn run<F: Fabric>(what: &str, fabric: fn() -> F) -> bool {
     println!("\n{what}");
-    let suite = Suite { two_processes: false, ..Suite::new(fabric, Scheme::Sim, 149) };
+    let suite = Suite { two_processes: false, ..Suite::new(fabric, Scheme::Sim, 155) };
     suite.main() == ExitCode::SUCCESS
 }
 

@@ -72,7 +72,8 @@ impl<B: Backend> Control<B> {
         &self.backend
     }
 
-    pub(crate) fn reactor(&self) -> &Arc<Reactor> {
+    /// Returns the control thread.
+    pub fn reactor(&self) -> &Arc<Reactor> {
         self.reactor.reactor()
     }
 }

@@ -47,6 +47,6 @@ fn main() -> std::process::ExitCode {
     if !is_iwarp {
         refuses_foreign_regions();
     }
-    let applicable = if is_iwarp { 90 } else { 148 };
+    let applicable = if is_iwarp { 96 } else { 154 };
     Suite { address, ..Suite::new(fabric, Scheme::Rdma, applicable) }.main()
 }

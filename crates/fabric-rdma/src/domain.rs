@@ -17,13 +17,14 @@ use crate::{Control, RdmaLink};
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::queue_pair_table::slot_of;
 use dunlin_fabric::{
-    Access, AddressHandleId, AddressHandles, Arena, Armed, Buffer, Capabilities, Completion,
+    Access, AddressHandleId, AddressHandles, AnyWaker, Arena, Armed, Buffer, Capabilities, Completion,
     CompletionQueueId, CompletionStatus, CreateError, Endpoint, Host, InlineWrite, ListError, Nanos,
     PostError, QueuePairConfig, QueuePairId, QueuePairState, QueuePairTable, REQUEST_OWNER, RealHost,
     ReceiveTarget, Region, RequestKind, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake,
     WorkRequest, parse_request_name, request_name,
 };
 use dunlin_fabric_control::Flag;
+use rustix::event::epoll::EventFlags;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ const BATCH: usize = 32;
 const RESULTS: u64 = 4096 * 64;
 /// The longest sleep while a broken queue pair waits to be flushed, in nanoseconds.
 const FLUSH_SLEEP: Nanos = 10_000_000;
+/// The events of a channel for which the control thread watches it: the next one, once.
+const CHANNEL_EVENT: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
 
 /// A completion queue, and whether the channel will report its next completion.
 #[derive(Debug)]
@@ -81,6 +84,8 @@ pub struct RdmaDomain {
     queues: Vec<Queue>,
     attention: Arc<DomainWaiter>,
     control: Arc<Control>,
+    /// The number under which the control thread watches the channel.
+    watched: Option<u64>,
 }
 
 impl RdmaDomain {
@@ -109,6 +114,7 @@ impl RdmaDomain {
             shared: Vec::new(),
             queues: Vec::new(),
             control,
+            watched: None,
         })
     }
 
@@ -291,6 +297,47 @@ impl RdmaDomain {
             self.flush_at = self.flush_at.min(queue_pair.flush_at.unwrap_or(Nanos::MAX));
         }
         Some(completion)
+    }
+
+    /// Has the channel report the next completion of each queue with events.
+    fn request_notifications(&mut self) {
+        if self.attention.take_has_events() {
+            self.take_events();
+        }
+        for queue in self.queues.iter_mut().filter(|queue| queue.events && !queue.armed) {
+            match queue.handle.request_notification() {
+                Ok(()) => queue.armed = true,
+                // The sleep is bounded, and the next one tries again.
+                Err(error) => tracing::warn!(%error, "a completion queue cannot be armed"),
+            }
+        }
+    }
+
+    /// Has the control thread wake the other domain at the next event of the channel.
+    fn watch_channel(&mut self) -> io::Result<()> {
+        let (reactor, channel) = (self.control.reactor(), self.attention.channel().descriptor());
+        match self.watched {
+            Some(number) => {
+                reactor.set_events(number, channel, CHANNEL_EVENT);
+                Ok(())
+            }
+            None => {
+                let number = reactor.next_number();
+                let waiter = Arc::clone(&self.attention);
+                reactor.add(number, channel, CHANNEL_EVENT, waiter)?;
+                self.watched = Some(number);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the time by which a thread that sleeps has to poll, as a broken queue pair may be flushed then.
+    fn poll_by(&self) -> Nanos {
+        match self.flush_at {
+            Nanos::MAX => Nanos::MAX,
+            // A caller that does not poll all queues must not stay awake because of an unflushed one.
+            at => at.max(RealHost.now() + FLUSH_SLEEP),
+        }
     }
 
     /// Takes the channel's events. The queues of these events are no longer armed.
@@ -634,16 +681,7 @@ impl ThreadDomain for RdmaDomain {
 
     fn arm(&mut self, mode: WaitMode) -> Armed {
         if mode.sleeps() {
-            if self.attention.take_has_events() {
-                self.take_events();
-            }
-            for queue in self.queues.iter_mut().filter(|queue| queue.events && !queue.armed) {
-                match queue.handle.request_notification() {
-                    Ok(()) => queue.armed = true,
-                    // The sleep is bounded, and the next one tries again.
-                    Err(error) => tracing::warn!(%error, "a completion queue cannot be armed"),
-                }
-            }
+            self.request_notifications();
         }
         Armed { mode, token: 0 }
     }
@@ -658,12 +696,29 @@ impl ThreadDomain for RdmaDomain {
             return Wake::Arrived;
         }
         let until = match self.attention.news() == self.news_seen {
-            true if self.flush_at == Nanos::MAX => until,
-            // A caller that does not poll all queues must not stay awake because of an unflushed one.
-            true => until.min(self.flush_at.max(RealHost.now() + FLUSH_SLEEP)),
+            true => until.min(self.poll_by()),
             false => 0,
         };
         self.attention.rest(until)
+    }
+
+    fn arm_other(&mut self, other: &AnyWaker) -> Nanos {
+        if !self.attention.other().arm(other) {
+            return self.poll_by();
+        }
+        self.request_notifications();
+        if let Err(error) = self.watch_channel() {
+            tracing::warn!(%error, "the control thread cannot watch a completion channel");
+            return 0;
+        }
+        if self.attention.news() != self.news_seen {
+            self.attention.other().wake();
+        }
+        self.poll_by()
+    }
+
+    fn disarm_other(&mut self) {
+        self.attention.other().disarm();
     }
 
     fn waker(&self) -> RdmaWaker {
@@ -677,6 +732,10 @@ impl ThreadDomain for RdmaDomain {
 
 impl Drop for RdmaDomain {
     fn drop(&mut self) {
+        self.attention.other().disarm();
+        if let Some(number) = self.watched {
+            self.control.reactor().remove(number, self.attention.channel().descriptor());
+        }
         for slot in 0..self.queue_pairs.len() {
             if let Some(id) = self.queue_pairs[slot].as_ref().map(|q| q.id)
                 && let Err(error) = self.destroy_queue_pair(id)

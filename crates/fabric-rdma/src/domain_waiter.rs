@@ -2,8 +2,9 @@
 
 use crate::device::Device;
 use crate::handles::Channel;
-use dunlin_fabric::{Armed, Host, Nanos, RealHost, WaitMode, Wake, Waker};
-use dunlin_fabric_control::LinkEvents;
+use dunlin_fabric::{Armed, Host, Nanos, OtherDomain, RealHost, WaitMode, Wake, Waker};
+use dunlin_fabric_control::{LinkEvents, Reactor, Watched};
+use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use std::io;
@@ -21,6 +22,7 @@ pub(crate) struct DomainWaiter {
     news: AtomicU64,
     /// Whether the channel was found readable and its events have not been taken since.
     has_events: AtomicBool,
+    other: OtherDomain,
 }
 
 impl DomainWaiter {
@@ -32,6 +34,7 @@ impl DomainWaiter {
             call,
             news: AtomicU64::new(0),
             has_events: AtomicBool::new(false),
+            other: OtherDomain::default(),
         }))
     }
 
@@ -44,6 +47,11 @@ impl DomainWaiter {
     pub(crate) fn wake(&self) {
         // The counter can only be full after 2^64 unread calls; the sleep ends in that case too.
         let _ = rustix::io::write(&self.call, &1u64.to_ne_bytes());
+    }
+
+    /// Returns the domain whose thread the next event wakes.
+    pub(crate) fn other(&self) -> &OtherDomain {
+        &self.other
     }
 
     /// Returns the number of notifications so far.
@@ -99,6 +107,15 @@ impl LinkEvents for DomainWaiter {
     fn tell_news(&self) {
         self.news.fetch_add(1, Ordering::AcqRel);
         self.wake();
+        self.other.wake();
+    }
+}
+
+/// The control thread watches the channel of a domain whose events wake the thread of another one.
+impl Watched for DomainWaiter {
+    fn serve(self: Arc<Self>, _: &Arc<Reactor>, _: u64, _: EventFlags, _: &mut [u8]) {
+        self.has_events.store(true, Ordering::Release);
+        self.other.wake();
     }
 }
 

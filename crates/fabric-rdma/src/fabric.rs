@@ -83,6 +83,7 @@ impl RdmaFabric {
             shared_receive_queue: attributes.shared_receive_queues,
             events: true,
             write_wakes: false,
+            wakes_others: true,
             initiator_copies: false,
             target_progress: false,
             adopts: true,

@@ -14,13 +14,29 @@ pub(crate) const HUGE_PAGES: [(usize, MemfdFlags); 2] =
 /// Another thread may map something at an address between the choice and its use; then others are chosen.
 const TRIES: usize = 16;
 
+/// Returns the huge pages that memory of this length may have, the longest first.
+fn huge_pages_of(length: u64) -> impl Iterator<Item = (u64, MemfdFlags)> {
+    let pages = HUGE_PAGES.into_iter().map(|(page, flags)| (page as u64, flags));
+    pages.filter(move |(page, _)| length.is_multiple_of(*page))
+}
+
+/// Makes memory of this length with the longest pages of which there are enough: `make` fails for those of which there
+/// are not. The last attempt is without reserved pages.
+pub(crate) fn with_longest_pages<T>(
+    length: u64,
+    mut make: impl FnMut(Option<MemfdFlags>) -> io::Result<T>,
+) -> io::Result<T> {
+    for (_, flags) in huge_pages_of(length) {
+        if let Ok(made) = make(Some(flags)) {
+            return Ok(made);
+        }
+    }
+    make(None)
+}
+
 /// Returns the distance from which on memory of this length begins: the length of the pages that it may have.
 fn alignment(length: u64) -> u64 {
-    HUGE_PAGES
-        .map(|(page, _)| page as u64)
-        .into_iter()
-        .find(|page| length.is_multiple_of(*page))
-        .unwrap_or(4096)
+    huge_pages_of(length).next().map_or(4096, |(page, _)| page)
 }
 
 /// Chooses addresses for parts of these lengths: each at a multiple of the pages that it may have, and right behind the
@@ -74,6 +90,32 @@ mod tests {
     use std::sync::Arc;
 
     const BOTH: Access = Access::READ.with(Access::WRITE);
+
+    /// Pages are tried from the longest that divides the length, and the first that can be had count.
+    #[test]
+    fn memory_gets_the_longest_pages_of_which_there_are_enough() {
+        let (giant, huge) = (Some(MemfdFlags::HUGE_1GB), Some(MemfdFlags::HUGE_2MB));
+        let orders = [
+            (1 << 30, &[giant, huge, None][..]),
+            (5 << 30, &[giant, huge, None]),
+            ((1 << 30) + (2 << 20), &[huge, None]),
+            (4 << 20, &[huge, None]),
+            ((4 << 20) + 4096, &[None]),
+        ];
+        for (length, order) in orders {
+            for first in 0..order.len() {
+                let mut tried = Vec::new();
+                let made = with_longest_pages(length, |pages| {
+                    tried.push(pages);
+                    if tried.len() > first { Ok(pages) } else { Err(Errno::NOMEM.into()) }
+                });
+                assert_eq!((made.unwrap(), &tried[..]), (order[first], &order[..=first]), "{length}");
+            }
+            let failed = with_longest_pages::<()>(length, |_| Err(Errno::NOMEM.into()));
+            assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::NOMEM.raw_os_error()));
+        }
+        assert_eq!([1 << 30, 4 << 20, 4096].map(alignment), [1 << 30, 2 << 20, 4096]);
+    }
 
     #[test]
     fn parts_follow_each_other_and_are_files_of_their_own() {

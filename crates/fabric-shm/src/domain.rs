@@ -16,10 +16,10 @@ use crate::receive::{Receive, SharedReceiveQueue};
 use dunlin_fabric::idle::Idle;
 use dunlin_fabric::queue_pair_table::slot_of;
 use dunlin_fabric::{
-    Access, AddressHandleId, AddressHandles, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus,
-    CreateError, Crowding, Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError, QueuePairConfig,
-    QueuePairId, QueuePairState, QueuePairTable, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain,
-    Transport, WaitMode, Wake, Waker, WorkId, WorkRequest,
+    Access, AddressHandleId, AddressHandles, AnyWaker, Armed, Buffer, Completion, CompletionQueueId,
+    CompletionStatus, CreateError, Crowding, Endpoint, GrantError, InlineLine, InlineWrite, Nanos, PostError,
+    QueuePairConfig, QueuePairId, QueuePairState, QueuePairTable, ReceiveTarget, Region,
+    SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, WorkId, WorkRequest,
 };
 use std::sync::{Arc, Weak};
 
@@ -629,6 +629,21 @@ impl ThreadDomain for ShmDomain {
             hints.in_vain = wake == Wake::Arrived;
         }
         if arrived { Wake::Arrived } else { wake }
+    }
+
+    fn arm_other(&mut self, other: &AnyWaker) -> Nanos {
+        self.attention.other().arm(other);
+        // One-sided requests complete as they are posted.
+        if self.attention.news_seen() != self.news_seen
+            || self.queues.iter().any(|queue| queue.events && queue.ready() > 0)
+        {
+            self.attention.other().wake();
+        }
+        Nanos::MAX
+    }
+
+    fn disarm_other(&mut self) {
+        self.attention.other().disarm();
     }
 
     fn waker(&self) -> ShmWaker {

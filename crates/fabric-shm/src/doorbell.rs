@@ -13,7 +13,7 @@ use crate::barrier;
 use crate::limits::MAX_QUEUE_PAIRS;
 use crate::memory::{Import, Mapping, ShmMemory};
 use crate::watchdog::{SLOW_TICK, Sleeper, TICK, Watchdog};
-use dunlin_fabric::{Access, Host, Nanos, RealHost, RegisterError, WaitMode, Wake, copy};
+use dunlin_fabric::{Access, Host, Nanos, OtherDomain, RealHost, RegisterError, WaitMode, Wake, copy};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use std::sync::Arc;
@@ -198,6 +198,7 @@ pub(crate) struct DomainWaiter {
     memory: Arc<ShmMemory>,
     woken: AtomicBool,
     news: AtomicU64,
+    other: OtherDomain,
     /// The number of sleeps begun; the lowest 8 bits hold the number of threads asleep.
     sleeps: AtomicU64,
     /// Whether the watchdog, rather than a peer, ended the sleep.
@@ -243,6 +244,7 @@ impl DomainWaiter {
             memory: Arc::new(ShmMemory::new(LENGTH as u64, Access::READ.with(Access::WRITE))?),
             woken: AtomicBool::new(false),
             news: AtomicU64::new(0),
+            other: OtherDomain::default(),
             sleeps: AtomicU64::new(0),
             roused: AtomicBool::new(false),
             in_vain: AtomicU8::new(0),
@@ -288,6 +290,12 @@ impl DomainWaiter {
     pub(crate) fn news(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         self.wake();
+        self.other.wake();
+    }
+
+    /// Returns the domain whose thread the next event wakes.
+    pub(crate) fn other(&self) -> &OtherDomain {
+        &self.other
     }
 
     /// Returns a value that changes with each such event.

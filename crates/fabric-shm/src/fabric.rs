@@ -65,6 +65,7 @@ impl ShmFabric {
             shared_receive_queue: true,
             events: true,
             write_wakes: barrier::is_registered(),
+            wakes_others: true,
             initiator_copies: true,
             target_progress: true,
             adopts: false,

@@ -6,7 +6,7 @@
 //! be reopened through `/proc`. Nothing has a name in a file system, so a killed process leaves nothing
 //! behind.
 
-use crate::adjacent::{HUGE_PAGE, HUGE_PAGES, at_adjacent};
+use crate::adjacent::{HUGE_PAGE, at_adjacent, with_longest_pages};
 use dunlin_fabric::{Access, Memory, Region, RegionKey, RegisterError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -242,18 +242,14 @@ unsafe impl Memory for ShmMemory {
 
 /// Makes a file of memory in reserved huge pages if there are enough, else in transparent ones if the kernel makes them.
 fn sealed(length: usize, access: Access, address: Option<usize>) -> io::Result<(Mapping, OwnedFd)> {
-    let reserved = HUGE_PAGES.into_iter().filter(|(page, _)| length.is_multiple_of(*page));
-    let huge = reserved
-        .into_iter()
-        .find_map(|(_, pages)| shared_file(length, MemfdFlags::HUGETLB | pages, address).ok());
-    let (mapping, descriptor) = match huge {
-        Some(made) => made,
+    let (mapping, descriptor) = with_longest_pages(length as u64, |pages| match pages {
+        Some(pages) => shared_file(length, MemfdFlags::HUGETLB | pages, address),
         None => {
             let made = shared_file(length, MemfdFlags::empty(), address)?;
             made.0.prefer_huge_pages();
-            made
+            Ok(made)
         }
-    };
+    })?;
     rustix::fs::fcntl_add_seals(&descriptor, seals_for(access))?;
     Ok((mapping, descriptor))
 }
@@ -534,6 +530,34 @@ mod tests {
             assert!(rustix::fs::ftruncate(&descriptor, 0).is_err(), "sealed");
             assert_eq!(Mapping::shared(descriptor.as_fd(), length, true).is_ok(), access.changes());
         }
+    }
+
+    /// Returns the length of the kernel's pages at an address of this process.
+    fn kernel_page(address: usize) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{address:x}-");
+        let lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let size = lines.into_iter().find_map(|line| line.strip_prefix("KernelPageSize:")).unwrap();
+        size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// A machine without a free page of 1 GiB, as most are, gives shorter ones; see `with_longest_pages`.
+    #[test]
+    fn memory_of_a_gibibyte_has_a_page_of_that_length_where_one_is_free() {
+        let free = || -> u64 {
+            let file = "/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages";
+            std::fs::read_to_string(file).map_or(0, |text| text.trim().parse().unwrap())
+        };
+        let before = free();
+        let memory = ShmMemory::new(1 << 30, Access::READ.with(Access::WRITE)).unwrap();
+        let page = kernel_page(memory.base().as_ptr().addr());
+        // Another test may have taken the last one.
+        assert!(page == 1 << 30 || before == 0 || free() == 0, "{page} bytes, {before} pages were free");
+        memory.mapping().word((1 << 30) - 8).store(7, Ordering::Release);
+        let import = import(&memory, 1 << 30, Access::READ.with(Access::WRITE)).unwrap();
+        assert_eq!(import.mapping().word((1 << 30) - 8).load(Ordering::Acquire), 7);
+        assert_eq!(import.mapping().word(0).load(Ordering::Acquire), 0);
+        assert_eq!(kernel_page(import.mapping().base.as_ptr().addr()), page);
     }
 
     #[test]

@@ -6,5 +6,5 @@ use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 
 fn main() -> std::process::ExitCode {
     let fabric = || ShmFabric::new(ShmConfig::default()).expect("shared memory works on this machine");
-    Suite::new(fabric, Scheme::Shm, 151).main()
+    Suite::new(fabric, Scheme::Shm, 157).main()
 }

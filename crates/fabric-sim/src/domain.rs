@@ -10,9 +10,10 @@ use crate::state::State;
 use crate::tasks::Reason;
 use crate::timing::Place;
 use dunlin_fabric::{
-    AddressHandleId, Armed, Buffer, Completion, CompletionQueueId, CreateError, Endpoint, InlineLine,
-    InlineWrite, ListError, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget,
-    Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work, WorkId, WorkRequest,
+    AddressHandleId, AnyWaker, Armed, Buffer, Completion, CompletionQueueId, CreateError, Endpoint,
+    InlineLine, InlineWrite, ListError, Nanos, PostError, QueuePairConfig, QueuePairId, QueuePairState,
+    ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode, Wake, Waker, Work,
+    WorkId, WorkRequest,
 };
 use dunlin_rnic_model::Linked;
 use std::collections::VecDeque;
@@ -446,6 +447,33 @@ impl ThreadDomain for SimDomain {
         let wake = wait(&self.shared, self.id, armed, until);
         self.woken_at = self.shared.lock().clock_of(self.process);
         wake
+    }
+
+    fn arm_other(&mut self, other: &AnyWaker) -> Nanos {
+        let mut state = self.pass(|prices| prices.look);
+        // A thread of another run, or of none, cannot wait in this one.
+        let other = other.of::<SimWaker>().filter(|other| Arc::ptr_eq(&other.shared, &self.shared));
+        let Some(other) = other.map(|other| other.domain) else { return 0 };
+        let price = state.settings.prices.system_call;
+        let Some(domain) = state.domain(self.id) else { return 0 };
+        if domain.other == Some(other) {
+            return Nanos::MAX;
+        }
+        // The completions that the caller has not taken are events, too.
+        if domain.completion_queues.iter().any(|queue| queue.events && !queue.entries.is_empty()) {
+            domain.other = None;
+            state.notify(other, true);
+        } else {
+            domain.other = Some(other);
+        }
+        state.charge(price * 1000);
+        Nanos::MAX
+    }
+
+    fn disarm_other(&mut self) {
+        if let Some(domain) = self.pass(|prices| prices.look).domain(self.id) {
+            domain.other = None;
+        }
     }
 
     fn woken_at(&self) -> Option<Nanos> {

@@ -42,10 +42,15 @@ impl State {
         let Some(state) = self.domain(domain) else { return };
         state.arrivals += 1;
         state.event_arrivals += u64::from(event);
-        let Some((waiter, mode)) = state.waiting else { return };
-        if mode != WaitMode::Event || event {
+        let other = if event { state.other.take() } else { None };
+        if let Some((waiter, mode)) = state.waiting
+            && (mode != WaitMode::Event || event)
+        {
             state.waiting = None;
             self.wake_by_arrival(waiter, mode == WaitMode::Busy);
+        }
+        if let Some(other) = other {
+            self.notify(other, true);
         }
     }
 

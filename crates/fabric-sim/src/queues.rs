@@ -49,6 +49,8 @@ pub(crate) struct DomainState {
     /// Counts the arrivals that end a wait in event mode.
     pub(crate) event_arrivals: u64,
     pub(crate) waiting: Option<(Waiter, WaitMode)>,
+    /// The domain whose thread the next event wakes.
+    pub(crate) other: Option<u32>,
     pub(crate) process: u32,
     /// Its queue pairs reach processes of the same machine, without a NIC.
     pub(crate) is_within: bool,
@@ -73,6 +75,7 @@ impl DomainState {
             arrivals: 0,
             event_arrivals: 0,
             waiting: None,
+            other: None,
             process,
             is_within,
             touched: Touched::default(),

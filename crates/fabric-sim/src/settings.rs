@@ -272,6 +272,7 @@ impl Default for Settings {
                 shared_receive_queue: true,
                 events: true,
                 write_wakes: false,
+                wakes_others: true,
                 initiator_copies: false,
                 target_progress: false,
                 adopts: false,

@@ -95,6 +95,9 @@ pub struct Capabilities {
     /// A NIC places a plain WRITE without an event, so only fabrics whose initiator can wake the target's
     /// thread have this.
     pub write_wakes: bool,
+    /// Whether an event of a domain can wake the thread of another domain, of any fabric of the process
+    /// ([`ThreadDomain::arm_other`](crate::ThreadDomain::arm_other)).
+    pub wakes_others: bool,
     /// Whether the initiator's own processor executes one-sided operations, in memory that both sides map.
     ///
     /// A completion then costs as much as the message that it announces, so it saves nothing. An answer also
@@ -129,6 +132,7 @@ impl Capabilities {
         shared_receive_queue: true,
         events: true,
         write_wakes: false,
+        wakes_others: true,
         initiator_copies: false,
         target_progress: false,
         adopts: true,
@@ -163,6 +167,7 @@ impl Capabilities {
         in_order_write: false,
         cache_line_atomic_reads: false,
         target_progress: true,
+        wakes_others: false,
         max_queue_depth: 4096,
         ..Capabilities::EVERYTHING
     };

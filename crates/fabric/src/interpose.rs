@@ -17,11 +17,11 @@ pub use trace::Trace;
 
 use crate::work::{AddressHandleId, CompletionQueueId, SharedReceiveQueueId};
 use crate::{
-    AcceptError, Access, Address, AnyMemory, Armed, Buffer, Capabilities, Completion, CreateError, Crowding,
-    DeviceIdentity, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError, ListenError,
-    Listener, Nanos, PeerIdentity, PostError, Prefetch, QueuePairConfig, QueuePairId, QueuePairState, Rates,
-    ReceiveTarget, Region, RegionKey, RegisterError, Subscription, ThreadDomain, WaitMode, Wake, WorkId,
-    WorkRequest,
+    AcceptError, Access, Address, AnyMemory, AnyWaker, Armed, Buffer, Capabilities, Completion, CreateError,
+    Crowding, DeviceIdentity, DialError, Endpoint, Fabric, GrantError, Link, LinkError, ListError,
+    ListenError, Listener, Nanos, PeerIdentity, PostError, Prefetch, QueuePairConfig, QueuePairId,
+    QueuePairState, Rates, ReceiveTarget, Region, RegionKey, RegisterError, Subscription, ThreadDomain,
+    WaitMode, Wake, WorkId, WorkRequest,
 };
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -198,6 +198,16 @@ pub trait DomainHooks<D: ThreadDomain>: Send + Debug + 'static {
     /// Wraps [`ThreadDomain::wait`].
     fn wait(&mut self, inner: &mut D, armed: Armed, until: Nanos) -> Wake {
         inner.wait(armed, until)
+    }
+
+    /// Wraps [`ThreadDomain::arm_other`].
+    fn arm_other(&mut self, inner: &mut D, other: &AnyWaker) -> Nanos {
+        inner.arm_other(other)
+    }
+
+    /// Wraps [`ThreadDomain::disarm_other`].
+    fn disarm_other(&mut self, inner: &mut D) {
+        inner.disarm_other();
     }
 }
 
@@ -476,6 +486,14 @@ impl<D: ThreadDomain, H: DomainHooks<D>, L: LinkHooks<D::Link>> ThreadDomain for
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         self.hooks.wait(&mut self.inner, armed, until)
+    }
+
+    fn arm_other(&mut self, other: &AnyWaker) -> Nanos {
+        self.hooks.arm_other(&mut self.inner, other)
+    }
+
+    fn disarm_other(&mut self) {
+        self.hooks.disarm_other(&mut self.inner);
     }
 
     fn crowding(&self) -> Crowding {

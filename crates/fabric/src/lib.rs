@@ -15,6 +15,7 @@
 pub mod address;
 pub mod address_handles;
 pub mod any_memory;
+mod any_waker;
 pub mod arena;
 pub mod capabilities;
 pub mod chosen;
@@ -44,6 +45,7 @@ pub mod work;
 pub use address::{Address, AddressError, IntoAddress, MAX_NAME, Scheme};
 pub use address_handles::AddressHandles;
 pub use any_memory::AnyMemory;
+pub use any_waker::{AnyWaker, OtherDomain};
 pub use arena::{Arena, ArenaError, Buffer};
 pub use capabilities::{Atomics, Capabilities, TransportSet};
 pub use chosen::{ChosenTransport, PassedOver};

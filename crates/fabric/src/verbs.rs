@@ -9,6 +9,7 @@
 
 use crate::address::Address;
 use crate::any_memory::AnyMemory;
+use crate::any_waker::AnyWaker;
 use crate::capabilities::Capabilities;
 use crate::completion::Completion;
 use crate::error::{
@@ -379,6 +380,24 @@ pub trait ThreadDomain: Send + Debug + 'static {
     /// spurious wake-ups. A doorbell that a hostile peer has tampered with thus costs a delay but never hangs
     /// the thread.
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake;
+
+    /// Has the next event of this domain wake the thread of another domain, which may belong to another fabric: for a
+    /// thread that owns both and can sleep at one only. Events are completions, in queues with events, of one-sided
+    /// requests that were posted before, and the end of a connection. The caller arms both domains, polls this one a
+    /// last time, and then waits at the other one: any event from the arming on ends that wait. An event wakes once; the
+    /// caller arms again afterwards. Arming replaces an earlier waker, and costs no system call if this one is armed
+    /// already.
+    ///
+    /// Returns the time at which the caller has to poll this domain again in any case: [`Nanos::MAX`] if an event
+    /// suffices, and 0 on a fabric without [`Capabilities::wakes_others`](crate::Capabilities::wakes_others).
+    fn arm_other(&mut self, other: &AnyWaker) -> Nanos {
+        let _ = other;
+        0
+    }
+
+    /// Ends the effect of [`arm_other`](ThreadDomain::arm_other). An event at the same time may still wake the other
+    /// thread.
+    fn disarm_other(&mut self) {}
 
     /// Returns how other threads compete for this thread's core, as far as recent busy waits have shown. A
     /// thread that finds nothing for some polls then helps the others, and itself, by sleeping.

@@ -7,6 +7,7 @@ mod coordinator;
 mod meetings;
 mod members;
 mod model;
+mod shared;
 mod views;
 
 pub(super) use coordination::{root as coordination_root, root_of_views as coordination_of_views_root};

@@ -7,7 +7,7 @@ use crate::operate::Turn;
 use crate::path::{Deadline, Path};
 use crate::posts::ROOM;
 use crate::qos::Class;
-use dunlin_fabric::Fabric;
+use dunlin_fabric::{AnyWaker, Fabric, Nanos};
 use dunlin_tier::{Operation, Priority};
 use std::collections::BTreeSet;
 
@@ -129,6 +129,12 @@ impl<F: Fabric> Carriers<F> {
     pub(crate) fn poll(&mut self) {
         self.0.iter_mut().for_each(|carrier| carrier.path.poll());
     }
+
+    /// Has the next completion wake the worker, if the fabric can do that. Returns the time at which the worker has to
+    /// poll in any case: at once if it cannot. [`poll`](Carriers::poll) afterwards.
+    pub(crate) fn arm(&mut self, worker: &AnyWaker) -> Nanos {
+        self.0.iter_mut().map(|carrier| carrier.path.arm(worker)).min().unwrap_or(Nanos::MAX)
+    }
 }
 
 impl Posted {
@@ -164,7 +170,11 @@ impl Posted {
         if let Some(place) = place {
             carriers.0[place].flights -= 1;
             match carriers.0[place].flights {
-                0 => node.paths.give(carriers.0.swap_remove(place).path, self.priority, self.turn.trip),
+                0 => {
+                    let mut path = carriers.0.swap_remove(place).path;
+                    path.disarm();
+                    node.paths.give(path, self.priority, self.turn.trip);
+                }
                 _ => node.paths.part(self.priority, self.turn.trip),
             }
         }

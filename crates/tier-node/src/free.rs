@@ -145,12 +145,15 @@ impl<F: Fabric> Node<F> {
         Ok(self.freed(ending))
     }
 
-    /// Goes on with a free that another keeper of the record had begun.
+    /// Goes on with a free that another keeper of the record had begun. The cleaner drives.
     pub(crate) fn resume_free(&self, id: LmrId) {
         let ending = self.state().directory.resume_free(id);
-        if let Some(ending) = ending {
-            self.leave_to_cleaner(self.freed(ending));
-        }
+        ending.into_iter().for_each(|ending| self.go_on(ending));
+    }
+
+    /// Goes on with a free that has begun in an earlier life. The cleaner drives.
+    pub(crate) fn go_on(&self, ending: Ending) {
+        self.leave_to_cleaner(self.freed(ending));
     }
 
     fn freed(&self, ending: Ending) -> Free {

@@ -315,6 +315,8 @@ impl<F: Fabric> Node<F> {
             state.space.release(owner);
             state.keep_settling(owner, false);
         }
+        let State { space, directory, .. } = &mut *state;
+        space.release_unknown(self.me, |id| directory.exists(id));
         let unclaimed: Vec<(Handle, LmrId)> =
             state.handles.handles().filter(|(handle, _)| !claimed.contains(&handle.number())).collect();
         let mut unmapped = Vec::new();
@@ -334,7 +336,7 @@ impl<F: Fabric> Node<F> {
         todo.records.extend(found.doubted);
         todo.left = found.left.into_iter().map(|id| (id, self.others())).collect();
         drop(todo);
-        found.frees.into_iter().for_each(|id| self.free_unused(id));
+        found.frees.into_iter().for_each(|ending| self.go_on(ending));
         Ok(())
     }
 

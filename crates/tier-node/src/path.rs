@@ -8,8 +8,8 @@ use crate::item::{Change, Item, Transfer};
 use crate::node::Node;
 use crate::posts::{End, MAX_INLINE, Part, Posts, ROOM};
 use dunlin_fabric::{
-    Access, Arena, CompletionQueueId, Data, Fabric, Host, Link, Nanos, Operation, PostError, RemoteSlice,
-    ThreadDomain, WaitMode, Wake, WithSources, Work, nanos,
+    Access, AnyWaker, Arena, CompletionQueueId, Data, Fabric, Host, Link, Nanos, Operation, PostError,
+    RemoteSlice, ThreadDomain, WaitMode, Wake, WithSources, Work, nanos,
 };
 use dunlin_tier::qos::Flow;
 use dunlin_tier::{Cut, Layout, NodeId, Priority};
@@ -90,6 +90,8 @@ pub(crate) struct Path<F: Fabric> {
     fabric: F,
     domain: F::Domain,
     completions: CompletionQueueId,
+    /// Its completions wake the worker.
+    is_armed: bool,
     staging: Arena<F::Memory>,
     max_inline: usize,
     step: u32,
@@ -113,8 +115,10 @@ impl<F: Fabric> Path<F> {
     pub(crate) fn new(node: &Node<F>, number: u16) -> Result<Self, RequestError> {
         let fabric = node.fabric.clone();
         let mut domain = fabric.domain()?;
-        let completions = domain.create_completion_queue(4 * ROOM as u32, false)?;
         let capabilities = fabric.capabilities();
+        // With events the worker sleeps while operations are under way.
+        let events = capabilities.events && capabilities.wakes_others;
+        let completions = domain.create_completion_queue(4 * ROOM as u32, events)?;
         let step = node.config.step.min(capabilities.max_message);
         let bytes = (LIST_DEPTH as u64 * u64::from(step.next_power_of_two())).max(64 << 10);
         let memory = fabric.register(bytes, Access::LOCAL)?;
@@ -123,6 +127,7 @@ impl<F: Fabric> Path<F> {
             number,
             domain,
             completions,
+            is_armed: false,
             staging,
             max_inline: capabilities.max_inline as usize,
             step,
@@ -393,6 +398,19 @@ impl<F: Fabric> Path<F> {
     /// Takes the completions that are there, of all flights.
     pub(crate) fn poll(&mut self) {
         self.posts.poll(&self.fabric, &mut self.domain);
+    }
+
+    /// Has the next completion, or the end of a connection, wake the worker; see [`ThreadDomain::arm_other`].
+    pub(crate) fn arm(&mut self, worker: &AnyWaker) -> Nanos {
+        self.is_armed = true;
+        self.domain.arm_other(worker)
+    }
+
+    /// Ends the effect of [`arm`](Path::arm): another thread gets the path.
+    pub(crate) fn disarm(&mut self) {
+        if std::mem::take(&mut self.is_armed) {
+            self.domain.disarm_other();
+        }
     }
 
     /// Returns the parts of the current flight that are not over.

@@ -315,4 +315,6 @@ impl<M: LedgerMemory> Entries for Ledger<M> {
 }
 
 #[cfg(test)]
+mod explore;
+#[cfg(test)]
 mod tests;

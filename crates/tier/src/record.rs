@@ -111,7 +111,7 @@ pub struct Mapping {
 }
 
 /// A free that has begun.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// The id to forget at the end.
     pub id: LmrId,

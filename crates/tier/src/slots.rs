@@ -2,7 +2,7 @@
 //! another table, and a number means nothing after its value was removed.
 
 /// A bounded table of values.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slots<T> {
     slots: Vec<(u32, Option<T>)>,
     free: Vec<u32>,

@@ -223,7 +223,11 @@ fn node_pages() -> Finding {
     };
     let (large, small) = (free(1 << 20), free(2 << 10));
     if large + small > 0 {
-        return Finding::ok(NAME, format!("huge: {large} of 1 GiB and {small} of 2 MiB are free"));
+        let large = match large {
+            0 => String::new(),
+            large => format!("{large} of 1 GiB (for extents of that length: --extent 1GiB) and "),
+        };
+        return Finding::ok(NAME, format!("huge: {large}{small} of 2 MiB are free"));
     }
     match transparent("shmem_enabled").as_deref() {
         Some(word @ ("always" | "within_size" | "advise" | "force")) => {

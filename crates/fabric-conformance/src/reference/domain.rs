@@ -6,7 +6,7 @@ use super::state::{
 use super::{LinkEnd, ReferenceLink};
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
-    AddressHandleId, Armed, Buffer, Capabilities, Completion, CompletionQueueId, CompletionStatus,
+    AddressHandleId, AnyWaker, Armed, Buffer, Capabilities, Completion, CompletionQueueId, CompletionStatus,
     CreateError, Data, Endpoint, Host, Nanos, Operation, PostError, QueuePairConfig, QueuePairId,
     QueuePairState, RealHost, ReceiveTarget, Region, SharedReceiveQueueId, ThreadDomain, Transport, WaitMode,
     Wake, Waker, WorkId, WorkRequest,
@@ -415,6 +415,23 @@ impl ThreadDomain for ReferenceDomain {
 
     fn wait(&mut self, armed: Armed, until: Nanos) -> Wake {
         self.waker().wait(armed, until)
+    }
+
+    fn arm_other(&mut self, other: &AnyWaker) -> Nanos {
+        let mut state = self.world.lock();
+        if let Some(domain) = state.domains.get_mut(&self.id) {
+            domain.other.arm(other);
+            if domain.queues.values().any(|queue| queue.events && !queue.ready.is_empty()) {
+                domain.wake_other();
+            }
+        }
+        Nanos::MAX
+    }
+
+    fn disarm_other(&mut self) {
+        if let Some(domain) = self.world.lock().domains.get_mut(&self.id) {
+            domain.other.disarm();
+        }
     }
 
     fn waker(&self) -> ReferenceWaker {

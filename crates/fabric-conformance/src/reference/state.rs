@@ -3,7 +3,7 @@
 use dunlin_fabric::memory::HeapMemory;
 use dunlin_fabric::{
     Access, Address, Buffer, Completion, CompletionQueueId, CompletionStatus, Host, Memory, Nanos, Opcode,
-    QueuePairConfig, QueuePairId, QueuePairState, RealHost, RegionKey, RegionRange, RnrRetry,
+    OtherDomain, QueuePairConfig, QueuePairId, QueuePairState, RealHost, RegionKey, RegionRange, RnrRetry,
     SharedReceiveQueueId, Subscription, Transport, WorkId, copy,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -101,6 +101,17 @@ pub(super) struct DomainState {
     /// The number of completions in queues with events, and of calls of the waker.
     pub(super) events: u64,
     pub(super) next: u32,
+    /// The domain whose thread the next event wakes.
+    pub(super) other: OtherDomain,
+}
+
+impl DomainState {
+    /// Wakes the other domain's thread. A thread of its own does that, since the waker may need the world's lock.
+    pub(super) fn wake_other(&self) {
+        if let Some(other) = self.other.take() {
+            std::thread::spawn(move || other.wake());
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -255,6 +266,9 @@ impl State {
         let Some(queue) = domain.queues.get_mut(&queue) else { return };
         queue.ready.push_back((completion, frees));
         domain.events += queue.events as u64;
+        if queue.events {
+            domain.wake_other();
+        }
     }
 
     /// Puts a queue pair and its peer into the error state. The head of the send queue ends with `status`, if
@@ -265,6 +279,10 @@ impl State {
         if state.state == QueuePairState::Error {
             return;
         }
+        if let Some(domain) = self.domains.get(&pair.0) {
+            domain.wake_other();
+        }
+        let Some(state) = self.pair(pair) else { return };
         state.state = QueuePairState::Error;
         let config = state.config;
         let sends = std::mem::take(&mut state.sends);

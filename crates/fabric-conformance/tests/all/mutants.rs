@@ -43,6 +43,9 @@ enum Wrong {
     ForgetsArrivalsBeforeTheWait,
     WakesForNothing,
     SleepsThrough,
+    WakesNoOther,
+    KeepsOthersArmed,
+    ArmsTheFirstWaker,
     LinkLivesForEver,
     LinkTruncates,
     LinkIsSilent,
@@ -65,6 +68,8 @@ struct WrongDomain {
     count: u64,
     held: Option<(QueuePairId, WorkId, Buffer<HeapMemory>, RegionKey, u64)>,
     unsignaled: Vec<(QueuePairId, WorkId)>,
+    /// The first waker of another domain.
+    first: Option<AnyWaker>,
 }
 
 impl WrongHooks {
@@ -78,7 +83,7 @@ impl Hooks<Reference> for WrongHooks {
     type Link = WrongHooks;
 
     fn domain_hooks(&self) -> WrongDomain {
-        WrongDomain { wrong: self.0, count: 0, held: None, unsignaled: Vec::new() }
+        WrongDomain { wrong: self.0, count: 0, held: None, unsignaled: Vec::new(), first: None }
     }
 
     fn link_hooks(&self) -> WrongHooks {
@@ -368,6 +373,21 @@ impl DomainHooks<ReferenceDomain> for WrongDomain {
             _ => inner.wait(armed, until),
         }
     }
+
+    fn arm_other(&mut self, inner: &mut ReferenceDomain, other: &AnyWaker) -> Nanos {
+        let first = self.first.get_or_insert_with(|| other.clone());
+        match self.wrong {
+            Wrong::WakesNoOther => Nanos::MAX,
+            Wrong::ArmsTheFirstWaker => inner.arm_other(first),
+            _ => inner.arm_other(other),
+        }
+    }
+
+    fn disarm_other(&mut self, inner: &mut ReferenceDomain) {
+        if !self.is(Wrong::KeepsOthersArmed) {
+            inner.disarm_other();
+        }
+    }
 }
 
 /// Moves a range back by one byte, unless its region starts with it.
@@ -417,6 +437,9 @@ const MUTANTS: &[(Wrong, &[&str])] = &[
     (Wrong::ForgetsArrivalsBeforeTheWait, &["arrival_between_arm_and_wait_is_not_lost"]),
     (Wrong::WakesForNothing, &["plain_write_does_not_wake"]),
     (Wrong::SleepsThrough, &["event_wakes_on_waker", "waker_before_the_wait_is_not_lost"]),
+    (Wrong::WakesNoOther, &["end_of_a_connection_wakes_another"]),
+    (Wrong::KeepsOthersArmed, &["disarmed_domain_wakes_no_other"]),
+    (Wrong::ArmsTheFirstWaker, &["later_waker_replaces_the_earlier"]),
     (Wrong::LinkLivesForEver, &["peer_dies_quiet", "link_closed_by_the_peer"]),
     (Wrong::LinkTruncates, &["link_message_of_the_longest_length"]),
     (Wrong::LinkIsSilent, &["link_signal_is_raised_by_a_message", "peer_dies_quiet"]),

@@ -11,10 +11,10 @@
 
 use super::{DomainHooks, Hooks, Interposed, LinkHooks};
 use crate::{
-    Access, Address, AnyMemory, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus, CreateError,
-    Data, DialError, Fabric, Link, LinkError, ListError, Memory, Nanos, Opcode, Operation, PostError,
-    QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RegisterError, ThreadDomain,
-    Transport, Wake, WorkId, WorkRequest, check_list,
+    Access, Address, AnyMemory, AnyWaker, Armed, Buffer, Completion, CompletionQueueId, CompletionStatus,
+    CreateError, Data, DialError, Fabric, Link, LinkError, ListError, Memory, Nanos, Opcode, Operation,
+    PostError, QueuePairConfig, QueuePairId, QueuePairState, ReceiveTarget, RegionKey, RegisterError,
+    ThreadDomain, Transport, Wake, WorkId, WorkRequest, check_list,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -688,6 +688,13 @@ impl<D: ThreadDomain> DomainHooks<D> for FaultDomain<D::Memory> {
             return Wake::Arrived;
         }
         inner.wait(armed, until)
+    }
+
+    fn arm_other(&mut self, inner: &mut D, other: &AnyWaker) -> Nanos {
+        let until = inner.arm_other(other);
+        // Completions that are held back come with polls, and without events.
+        let owed = self.queue_pairs.values().any(|faults| faults.poison_owed);
+        if owed || self.shared.plan.delay.is_some() { 0 } else { until }
     }
 }
 

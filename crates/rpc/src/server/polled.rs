@@ -2,7 +2,8 @@
 //! messages, as a node of the memory tier waits for one-sided operations (LITE section 6.1).
 //!
 //! A worker has one domain and sleeps on that one only. So it polls the service in its turns as long as the service
-//! keeps calls, and the service bounds its sleeps: a domain of another fabric cannot wake it.
+//! keeps calls, and the service bounds its sleeps. The service may have domains of its own wake the worker
+//! ([`ThreadDomain::arm_other`](dunlin_fabric::ThreadDomain::arm_other)).
 
 use super::deferred::{Deferred, Incoming, ReplyTo};
 use super::dispatch::{Call, Dispatcher};
@@ -13,7 +14,7 @@ use crate::error::failure;
 use crate::path::Cx;
 use crate::path::Violation;
 use crate::service::{Reply, Request, Service};
-use dunlin_fabric::{Clock, Fabric, Host, Nanos, Site, WaitMode, Work};
+use dunlin_fabric::{AnyWaker, Clock, Fabric, Host, Nanos, Site, WaitMode, Waker, Work};
 use dunlin_wire::{BatchState, Flags, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -53,8 +54,8 @@ pub trait PolledService<F: Fabric>: Send {
     fn start(&mut self, request: &Request<'_>, reply: &mut Reply<'_>, later: Later<'_, F>) -> Started;
 
     /// Makes progress with the calls that it keeps, and answers those that have ended. Called in each turn of the worker
-    /// while there are any.
-    fn poll(&mut self) -> PollAgain;
+    /// while there are any. `worker` ends the worker's waits, and is the same in each call.
+    fn poll(&mut self, worker: &AnyWaker) -> PollAgain;
 }
 
 /// The means to answer a call in a later turn.
@@ -86,11 +87,12 @@ pub(crate) type Services<F> = (Box<dyn Service>, Option<Box<dyn PolledService<F>
 pub(super) struct Polled<F: Fabric> {
     pub(super) service: Option<Box<dyn PolledService<F>>>,
     next: PollAgain,
+    worker: AnyWaker,
 }
 
 impl<F: Fabric> Polled<F> {
-    pub(super) fn new(service: Option<Box<dyn PolledService<F>>>) -> Self {
-        Polled { service, next: PollAgain::Never }
+    pub(super) fn new(service: Option<Box<dyn PolledService<F>>>, worker: impl Waker) -> Self {
+        Polled { service, next: PollAgain::Never, worker: AnyWaker::new(worker) }
     }
 
     /// Returns whether the service keeps calls.
@@ -106,7 +108,7 @@ impl<F: Fabric> Polled<F> {
 
     fn poll(&mut self) {
         let Some(service) = &mut self.service else { return };
-        let polled = catch_unwind(AssertUnwindSafe(|| service.poll()));
+        let polled = catch_unwind(AssertUnwindSafe(|| service.poll(&self.worker)));
         self.next = polled.unwrap_or_else(|_| {
             tracing::error!(target: "dunlin::server", "a service panicked while it was polled; its calls are dropped");
             self.service = None;

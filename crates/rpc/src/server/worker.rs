@@ -195,7 +195,7 @@ impl<F: Fabric> Worker<F> {
                 clock: WorkerClock::new(shared.functions.len()),
                 now: fabric.host().clock(),
                 held: None,
-                polled: Polled::new(polled),
+                polled: Polled::new(polled, domain.waker()),
                 sampling: Sampling::new(),
                 shared: Arc::clone(&shared),
             },

@@ -1,7 +1,7 @@
 //! A service of the worker answers calls at once, in later turns, or leaves them to the pool.
 
 use crate::common::*;
-use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme};
+use dunlin_fabric::{Address, AnyWaker, Fabric, Host, Nanos, Scheme};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_rpc::plan::Protocol;
 use dunlin_rpc::*;
@@ -47,7 +47,7 @@ impl<F: Fabric> PolledService<F> for Keeping<F> {
         }
     }
 
-    fn poll(&mut self) -> PollAgain {
+    fn poll(&mut self, _: &AnyWaker) -> PollAgain {
         assert!(!self.panics, "asked for");
         let now = self.host.now();
         let (over, kept) = std::mem::take(&mut self.kept).into_iter().partition(|(until, ..)| *until <= now);

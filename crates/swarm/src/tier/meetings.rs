@@ -501,7 +501,7 @@ mod tests {
         meetings.granted(0, granted(2, 3, 2, (16, 17), 4)).unwrap();
         gives_back(&meetings, thread(2, 0), 18);
         assert!(meetings.granted(0, granted(2, 3, 3, (19, 20), 5)).is_err());
-        [epoch(5), Epoch { number: 6, directory: 2 }].map(|epoch| meetings.sees(epoch));
+        [epoch(5), Epoch { number: 6, directory: 2 }].into_iter().for_each(|epoch| meetings.sees(epoch));
         assert!(meetings.granted(0, granted(2, 3, 3, (19, 20), 5)).is_err());
         meetings.sees(Epoch { number: 1, directory: 3 });
         meetings.granted(0, granted(2, 3, 3, (19, 20), 5)).unwrap();

@@ -1,7 +1,9 @@
-//! Runs of membership: nodes whose views come from a directory call each other and read each other's regions, while they
-//! join, leave, die and are cut off, and while the directory ends and begins again.
+//! Runs of membership: nodes whose views come from a directory call each other, read each other's regions, and share
+//! [regions whose records several of them keep](super::shared), while they join, leave, die and are cut off, and while the
+//! directory ends and begins again.
 
 use super::coordinator::{SERVICE, Servant, call_by_book};
+use super::shared::SharedRegions;
 use super::views::{Views, sees_all};
 use super::{APART, CHECK, Course, FREE, OVER, Stage, retry};
 use crate::book::CallLedger;
@@ -30,6 +32,7 @@ struct Part {
     drawn: DrawnMembers,
     node: usize,
     views: Views,
+    shared: SharedRegions,
     book: CallLedger,
     stage: Stage,
     /// The number of the first operation, and of the life.
@@ -129,6 +132,12 @@ impl Part {
         let mut next = self.first + (1 + number) * (APART / 16);
         while self.stage.is_storm() {
             let to = random.below(self.drawn.tier.nodes as u64) as usize;
+            if random.one_in(3) {
+                let done = self.shared.act(tier, &mut random, self.drawn.tier.nodes);
+                done.into_iter().for_each(|what| self.violate(what));
+                self.sim.host().sleep(self.sim.host().now() + random.below(self.drawn.tier.think));
+                continue;
+            }
             let begun = self.sim.time();
             if random.one_in(2) {
                 if let Ok(Err(what)) = call_by_book(tier, &self.book, to, next) {
@@ -184,6 +193,7 @@ impl Part {
         if self.views.is_stuck() {
             return;
         }
+        self.retry("to free what is shared", || self.shared.check(tier));
         let mut number = self.first + APART - 1000;
         for to in 0..nodes {
             let answered = self.retry(&format!("to call node {to}"), || {
@@ -204,8 +214,8 @@ impl Part {
 pub(crate) fn root(sim: &Sim, drawn: &DrawnMembers, book: &CallLedger) {
     let (stage, views) = (Stage::default(), Views::default());
     let play = |sim, node, first, stage| -> Box<dyn FnOnce() + Send> {
-        let (drawn, views, book) = (drawn.clone(), views.clone(), book.clone());
-        let part = Part { sim, drawn, node, views, book, stage, first };
+        let (drawn, views, shared, book) = (drawn.clone(), views.clone(), shared.clone(), book.clone());
+        let part = Part { sim, drawn, node, views, shared, book, stage, first };
         Box::new(move || part.play())
     };
     let course = Course::new(sim, &drawn.tier, book, &stage, &[CHECK, FREE]);

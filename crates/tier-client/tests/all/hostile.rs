@@ -5,15 +5,20 @@ use dunlin_fabric::Link as _;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
 use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED, Outcomes};
-use dunlin_tier::process::operator::HAND_OVER;
+use dunlin_tier::process::lock::{BARRIER, LOCK, LOCK_HOME, LockingRequest};
+use dunlin_tier::process::service::{
+    INVOKE, INVOKE_REFUSED, NOTHING, Outcome, RECEIVE, REGISTER_SERVER, REPLY, SERVERS, ServiceRequest,
+};
 use dunlin_tier::process::{
-    ATTACH, Attached, ELSEWHERE, FREE, LIST, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ,
-    READ_HERE, REFUSED, RUN, SERVICE, WRITE_HERE,
+    ATTACH, Attached, ELSEWHERE, FREE, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ, READ_HERE,
+    REFUSED, RUN, SERVICE, UNMAP, WRITE_HERE,
 };
 use dunlin_tier::{AccessError, Name, Priority, Rights};
 use dunlin_tier_client::{Lmr, Spec, Tier};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use std::cell::RefCell;
+use std::time::Duration;
 
 /// A client without the library.
 pub(crate) struct Raw {
@@ -364,11 +369,12 @@ fn connections_are_of_use_only_after_they_are_attached_and_only_with_their_own_s
 /// A request with bytes changed, cut or added, or any bytes.
 fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let numbers = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0u64..9000];
-    let functions = prop_oneof![READ..=LIST, RUN..=HAND_OVER];
+    // All functions but the first, and one that there is not.
+    let functions = READ..=LOCK_HOME + 1;
     let valid = (functions, prop::collection::vec(numbers, 0..6)).prop_map(|(function, numbers)| {
         (function, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
     });
-    let noise = (prop_oneof![0u16..20, RUN..=HAND_OVER], prop::collection::vec(any::<u8>(), 0..200));
+    let noise = (0..=LOCK_HOME + 1, prop::collection::vec(any::<u8>(), 0..200));
     // Lists of operations whose fields are any numbers.
     let list = prop::collection::vec((0u8..4, any::<u64>(), 0u64..9000, 0u32..300), 0..5).prop_map(|list| {
         let operation = |(kind, handle, offset, number): (u8, u64, u64, u32)| {
@@ -385,7 +391,93 @@ fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
         ProcessRequest::Run { priority: Priority::High, operations }.encode_into(&mut bytes);
         (RUN, bytes)
     });
-    prop_oneof![2 => valid, 2 => noise, 1 => list]
+    prop_oneof![4 => valid, 4 => noise, 2 => list, 3 => of_services(), 3 => of_locks(), 3 => of_regions()]
+}
+
+/// The name of a lock that another process holds.
+const HELD_LOCK: &str = "held";
+
+fn names() -> impl Strategy<Value = Name> {
+    prop::sample::select(vec![name("a"), name("b"), name(HELD_LOCK)])
+}
+
+/// Requests about services that are in order, but for their numbers. Few of them wait, as that takes their time.
+fn of_services() -> impl Strategy<Value = (u16, Vec<u8>)> {
+    let numbers = prop_oneof![4 => 0u64..4, 1 => any::<u64>()];
+    let draws = (0u8..7, names(), numbers, any::<[u16; 2]>(), prop::bool::weighted(0.02));
+    draws.prop_map(|(kind, service, registration, [first, second], waits)| {
+        let outcome = match first % 4 {
+            0 => Outcome::Result,
+            1 => Outcome::Failed(second),
+            2 => Outcome::Refused(second),
+            _ => Outcome::Dropped,
+        };
+        let (room, number, function) = (second.into(), first.into(), first % 4);
+        let request = match kind {
+            0 => ServiceRequest::Register { service, function },
+            1 => ServiceRequest::Withdraw { registration },
+            2 => ServiceRequest::Receive { registration, room, waits },
+            3 => {
+                let next = waits.then_some(room);
+                ServiceRequest::Reply { registration, number, outcome, next, bytes: b"reply" }
+            }
+            4 if waits => {
+                let (node, priority) = (["one", "two", "three"][usize::from(first % 3)], Priority::Low);
+                let is_one_way = second % 2 == 0;
+                ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes: b"call" }
+            }
+            5 if waits => ServiceRequest::RegisterServer { service, address: "shm:nobody" },
+            6 if waits => ServiceRequest::Servers { service },
+            _ => ServiceRequest::Ping,
+        };
+        let mut bytes = Vec::new();
+        request.encode_into(&mut bytes);
+        (request.function(), bytes)
+    })
+}
+
+/// Requests about locks that are in order, but for their numbers.
+fn of_locks() -> impl Strategy<Value = (u16, Vec<u8>)> {
+    let draws = (0u8..5, names(), any::<u64>(), 0u16..4, prop::bool::weighted(0.02));
+    draws.prop_map(|(kind, name, number, members, waits)| {
+        let request = match kind {
+            0 => LockingRequest::Lock { ticket: number, name, waits },
+            1 => LockingRequest::Unlock { guard: number % 16 },
+            2 if waits => LockingRequest::Barrier { ticket: number, name, members },
+            3 => LockingRequest::GiveUp { ticket: number, name },
+            _ => LockingRequest::Home { name },
+        };
+        let mut bytes = Vec::new();
+        request.encode_into(&mut bytes);
+        (request.function(), bytes)
+    })
+}
+
+/// Requests about regions and buffers that are in order, but for their handles.
+fn of_regions() -> impl Strategy<Value = (u16, Vec<u8>)> {
+    let numbers = prop_oneof![Just(0u64), 0u64..9000, any::<u64>()];
+    (0u8..8, names(), any::<u64>(), numbers, any::<u16>()).prop_map(|(kind, name, handle, number, small)| {
+        let (offset, length, buffer, at) = (number, small.into(), handle ^ number, number / 2);
+        let priority = Priority::Low;
+        let request = match kind {
+            0 => ProcessRequest::Lease { handle, length: (small % 2 == 0).then_some(number) },
+            1 => ProcessRequest::ReadInto { priority, handle, offset, length, buffer, at },
+            2 => ProcessRequest::WriteFrom { priority, handle, offset, length, buffer, at },
+            3 => ProcessRequest::Buffer { length: number },
+            4 => ProcessRequest::LetGo { number },
+            5 => ProcessRequest::Publish { handle, nodes: vec![], name, grants: vec![], lease: Some(number) },
+            6 => ProcessRequest::Map { name, rights: Rights::READ },
+            _ => ProcessRequest::Direct { handle },
+        };
+        let mut bytes = Vec::new();
+        request.encode_into(&mut bytes);
+        (request.function(), bytes)
+    })
+}
+
+/// Returns whether a request may wait for others until its time is over.
+fn may_wait(function: u16) -> bool {
+    matches!(function, RECEIVE | REPLY | INVOKE | REGISTER_SERVER | SERVERS | LOCK | BARRIER)
 }
 
 /// `DUNLIN_TIER_REQUESTS` is the number of requests.
@@ -395,13 +487,14 @@ fn any_bytes_as_requests_change_nothing_of_others() {
     let nodes = two_nodes(&tag);
     let victim = attach(&nodes[0].address);
     let canaries = Canaries::new(&victim, &["one", "two", "one"]);
+    let guard = victim.lock(HELD_LOCK).unwrap();
     let mut raw = Raw::attach(&nodes[0]);
     // With a connection over which it gets memory, direct mappings may be made.
     let memory = fabric();
     let line = crate::direct::dial(&memory, &nodes[0]);
     line.send(&raw.attached.secret).unwrap();
-    let handles: Vec<u64> = ["one", "two"].iter().map(|node| raw.malloc(4096, node).handle).collect();
-    let raw = std::cell::RefCell::new(raw);
+    let handles = RefCell::new(["one", "two"].map(|node| (raw.malloc(4096, node).handle, node)));
+    let raw = RefCell::new(raw);
     let cases = ProptestConfig {
         cases: count("DUNLIN_TIER_REQUESTS", 3000),
         failure_persistence: None,
@@ -414,16 +507,40 @@ fn any_bytes_as_requests_change_nothing_of_others() {
             let mut bytes = bytes;
             let at = if function == RUN { 3.min(bytes.len()) } else { 0 };
             if let (Some(place), true) = (bytes[at..].first_chunk_mut::<8>(), index.index(2) == 0) {
-                *place = handles[index.index(4) / 2].to_le_bytes();
+                *place = handles.borrow()[index.index(4) / 2].0.to_le_bytes();
             }
             // Frees and unmaps of the fuzzer's own regions are right, and leave stale handles behind.
-            match raw.borrow_mut().client.call(function, &bytes).map(|answer| answer.to_vec()) {
-                Ok(_) => {}
+            let mut raw = raw.borrow_mut();
+            let answer = match may_wait(function) {
+                true => raw.client.within(Duration::from_millis(2)).call(function, &bytes),
+                false => raw.client.call(function, &bytes),
+            };
+            match answer.map(|answer| answer.to_vec()) {
+                Ok(answer) => {
+                    let is_held = matches!(
+                        LockingRequest::parse(function, &bytes),
+                        Ok(LockingRequest::Lock { name, .. }) if name.as_bytes() == HELD_LOCK.as_bytes()
+                    );
+                    prop_assert!(!is_held || answer.is_empty(), "a lock that another process holds");
+                    // Half of the requests need handles that are live.
+                    for (handle, node) in handles.borrow_mut().iter_mut() {
+                        if matches!(function, FREE | UNMAP) && bytes.starts_with(&handle.to_le_bytes()) {
+                            *handle = raw.malloc(4096, node).handle;
+                        }
+                    }
+                }
                 Err(CallError::Application { code: REFUSED, payload }) => {
                     drop(Problem::parse(&payload).unwrap())
                 }
                 Err(CallError::Application { code: ELSEWHERE, payload }) => prop_assert!(payload.is_empty()),
+                Err(CallError::Application { code: NOTHING, payload }) => prop_assert!(payload.is_empty()),
+                Err(CallError::Application { code: INVOKE_REFUSED, payload }) => {
+                    drop(Problem::parse(&payload).unwrap())
+                }
+                // The fuzzer answers its own calls.
+                Err(CallError::Application { .. }) => prop_assert_eq!(function, INVOKE),
                 Err(CallError::NotExecuted(Cause::Refused(_))) => {}
+                Err(error) if may_wait(function) && error.is_deadline() => {}
                 Err(other) => prop_assert!(false, "{other:?}"),
             }
             Ok(())
@@ -431,6 +548,7 @@ fn any_bytes_as_requests_change_nothing_of_others() {
     );
     outcome.unwrap();
     canaries.check();
+    guard.unlock().unwrap();
     let status = victim.status().unwrap();
     assert!(status.refused > 100, "{status:?}");
     assert_eq!(status.processes.len(), 2);

@@ -1,8 +1,8 @@
 //! Operations that the node's worker runs itself, on shared memory and in virtual time, where completions take time.
 
 use crate::common::{attach, config, serve, tag};
-use dunlin_fabric::{Address, Atomics, Fabric, Host, Nanos, Scheme, Task};
-use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
+use dunlin_fabric::{Address, Atomics, Count, Fabric, Host, Nanos, Scheme, Task};
+use dunlin_fabric_sim::{MachineSettings, RETRIES_LAST, Settings, Sim};
 use dunlin_tier_client::{
     AccessError, AttachConfig, ListError, Lmr, OperationError, Operations, Rights, Spec, Tier,
 };
@@ -127,9 +127,9 @@ fn a_refusal_of_the_worker_is_that_of_the_pool() {
 }
 
 /// A node of a run, with its service for processes.
-pub(crate) struct Node<F: Fabric = Sim> {
+pub(crate) struct Node<F: Fabric = Sim, P: Fabric = Sim> {
     pub(crate) address: Address,
-    pub(crate) processes: ProcessServer<Sim>,
+    pub(crate) processes: ProcessServer<P>,
     pub(crate) tier: dunlin_tier_node::Tier<F>,
 }
 
@@ -138,12 +138,12 @@ pub(crate) fn node(fabric: &Sim, name: &str, change: impl Fn(&mut TierConfig)) -
 }
 
 /// A node whose memory is on `fabric`, and which serves processes on `near`.
-pub(crate) fn node_on<F: Fabric>(
+pub(crate) fn node_on<F: Fabric, P: Fabric>(
     fabric: &F,
-    near: &Sim,
+    near: &P,
     name: &str,
     change: impl Fn(&mut TierConfig),
-) -> Node<F> {
+) -> Node<F, P> {
     let peers = NODES.map(|name| Peer::named(Scheme::Sim, name).unwrap());
     let mut config = TierConfig::new(peers.into(), name);
     config.memory = 1 << 20;
@@ -157,15 +157,19 @@ pub(crate) fn node_on<F: Fabric>(
     Node { processes: ProcessServer::serve(near, &tier, config).unwrap(), address, tier }
 }
 
-fn app(fabric: &Sim, node: &Node) -> Tier<Sim> {
+fn app<P: Fabric>(fabric: &Sim, node: &Node<Sim, P>) -> Tier<Sim> {
     Tier::attach_with(fabric, AttachConfig::new(node.address.clone())).unwrap()
+}
+
+fn two_machines(atomics: bool) -> Settings {
+    let mut settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
+    settings.capabilities.atomics = Atomics::of_device(atomics);
+    settings
 }
 
 /// Runs `body` with the root's fabric and the processes of two nodes on machines of their own.
 pub(crate) fn in_virtual_time(seed: u64, atomics: bool, body: impl FnOnce(Sim, [Sim; 2]) + Send + 'static) {
-    let mut settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
-    settings.capabilities.atomics = Atomics::of_device(atomics);
-    Sim::run_with(settings, seed, move |sim| {
+    Sim::run_with(two_machines(atomics), seed, move |sim| {
         let nodes = [0, 1].map(|machine| sim.process_on(machine));
         body(sim, nodes);
     })
@@ -341,6 +345,47 @@ fn a_peer_that_dies_ends_operations_that_are_under_way() {
     }
     let seen = seen.lock().unwrap();
     assert!(seen.get(&[0, 1]).is_some_and(|count| *count >= 5), "errors under way: {seen:?}");
+}
+
+/// A node does not answer until the NIC gives its connection up. The worker sleeps meanwhile, and requests for bytes of its
+/// own node wake it. On a fabric whose events wake no other domain it naps, the more often the longer it lasts.
+#[test]
+fn the_worker_sleeps_while_a_peer_does_not_answer() {
+    const REQUESTS: u64 = 4;
+    for (seed, wakes) in (0..8).map(|seed| (seed, seed % 2 == 0)) {
+        let mut settings = two_machines(true);
+        settings.capabilities.wakes_others = wakes;
+        Sim::run_with(settings, seed, move |sim| {
+            let fabrics = [0, 1].map(|machine| sim.process_on(machine));
+            let counted = Count::new(fabrics[0].clone());
+            let here = node_on(&fabrics[0], &counted, NODES[0], |_| {});
+            let _there = node(&fabrics[1], NODES[1], |_| {});
+            let app = app(&sim.process_on(0), &here);
+            let (near, far) =
+                (app.malloc(64, Spec::here()).unwrap(), app.malloc(64, Spec::on("two")).unwrap());
+            assert_eq!((near.fetch_add(0, 0).unwrap(), far.fetch_add(0, 1).unwrap()), (0, 0));
+            let host = sim.host().clone();
+            let before = counted.counts();
+            sim.cut_off(1, 1_000_000_000);
+            let began = host.now();
+            let own = host.clone();
+            let asks = spawn(&sim, move || {
+                for round in 0..REQUESTS {
+                    own.sleep(own.now() + RETRIES_LAST / 8);
+                    assert_eq!(near.fetch_add(0, 1).unwrap(), round);
+                }
+            });
+            let error = far.fetch_add(0, 1).unwrap_err();
+            asks.join();
+            assert!(error.may_have_executed(), "{error}");
+            assert!(host.now() >= began + RETRIES_LAST, "the operation was under way for all of the time");
+            let sleeps = (counted.counts() - before).waits_event;
+            // Around each request and the operation, once or twice.
+            let few = 2 * (REQUESTS + 1);
+            assert!(if wakes { sleeps <= few } else { sleeps >= 2 * few }, "{wakes}: {sleeps} sleeps");
+        })
+        .unwrap();
+    }
 }
 
 /// A process dies while its operation is under way. A free waits for the operation, the memory is zeroed and used again,

@@ -7,7 +7,7 @@ use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED};
 use crate::carriers::Carriers;
 use crate::error::OperationError;
 use crate::item::{Change, Transfer};
-use dunlin_fabric::{Fabric, Host, Nanos, nanos};
+use dunlin_fabric::{AnyWaker, Fabric, Host, Nanos, nanos};
 use dunlin_rpc::{Incoming, Later, PollAgain, PolledService, Reply, Request, Started};
 use dunlin_tier::process::{Problem, ProcessRequest};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// The time for which the worker polls without sleeps for an operation that is under way: some round trips of a network.
 const SPIN: Nanos = 20_000;
-/// The longest pause between two looks at an operation that takes long.
+/// Without completions that wake the worker: the longest pause between two polls for an operation that takes long.
 const LONGEST_PAUSE: Nanos = 1_000_000;
 /// Pauses are this share of the time that the operation has taken, so that it seems to take little longer than it does.
 const PAUSE_SHARE: Nanos = 4;
@@ -67,29 +67,9 @@ impl<F: Fabric, P: Fabric> Turns<F, P> {
     fn now(&self) -> Nanos {
         self.registry.tier.fabric().host().now()
     }
-}
 
-impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
-    fn start(&mut self, request: &Request<'_>, reply: &mut Reply<'_>, later: Later<'_, P>) -> Started {
-        let counters = &self.registry.counters;
-        let tried = self.registry.attempt(&mut self.carriers, request, reply);
-        match tried.unwrap_or_else(|refused| Tried::Done(Err(refused))) {
-            Tried::Done(outcome) => {
-                counters.at_once.fetch_add(1, Ordering::Relaxed);
-                Started::Answered(self.registry.finish(outcome, reply))
-            }
-            Tried::UnderWay(flight, form, serving) => {
-                counters.later.fetch_add(1, Ordering::Relaxed);
-                let (call, since) = (Some(later.keep(request)), self.now());
-                self.kept.push(Kept { flight, form, call, since, _serving: serving });
-                Started::Kept
-            }
-            Tried::Waits => Started::Left,
-        }
-    }
-
-    fn poll(&mut self) -> PollAgain {
-        let now = self.now();
+    /// Ends what has completed, and what is late.
+    fn advance(&mut self, now: Nanos) {
         let Turns { registry, carriers, kept } = self;
         let node = registry.tier.node();
         carriers.poll();
@@ -111,20 +91,59 @@ impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
             }
         }
         carriers.ring();
-        let mut again = PollAgain::Never;
-        for Kept { flight, since, .. } in &self.kept {
-            let age = now.saturating_sub(*since);
-            if age < SPIN {
-                return PollAgain::Busy;
+    }
+
+    /// Returns the end of the next nap, on a fabric whose completions do not wake the worker.
+    fn nap(&self, now: Nanos) -> Nanos {
+        let pauses = self.kept.iter().map(|kept| (kept.age(now) / PAUSE_SHARE).min(LONGEST_PAUSE));
+        now.saturating_add(pauses.min().unwrap_or(LONGEST_PAUSE))
+    }
+}
+
+impl<F: Fabric, P: Fabric> Kept<F, P> {
+    fn age(&self, now: Nanos) -> Nanos {
+        now.saturating_sub(self.since)
+    }
+}
+
+impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
+    fn start(&mut self, request: &Request<'_>, reply: &mut Reply<'_>, later: Later<'_, P>) -> Started {
+        let counters = &self.registry.counters;
+        let tried = self.registry.attempt(&mut self.carriers, request, reply);
+        match tried.unwrap_or_else(|refused| Tried::Done(Err(refused))) {
+            Tried::Done(outcome) => {
+                counters.at_once.fetch_add(1, Ordering::Relaxed);
+                Started::Answered(self.registry.finish(outcome, reply))
             }
-            let pause = (age / PAUSE_SHARE).min(LONGEST_PAUSE);
-            let next = now.saturating_add(pause).min(flight.until());
-            again = match again {
-                PollAgain::Until(other) => PollAgain::Until(other.min(next)),
-                _ => PollAgain::Until(next),
-            };
+            Tried::UnderWay(flight, form, serving) => {
+                counters.later.fetch_add(1, Ordering::Relaxed);
+                let (call, since) = (Some(later.keep(request)), self.now());
+                self.kept.push(Kept { flight, form, call, since, _serving: serving });
+                Started::Kept
+            }
+            Tried::Waits => Started::Left,
         }
-        again
+    }
+
+    fn poll(&mut self, worker: &AnyWaker) -> PollAgain {
+        let now = self.now();
+        self.advance(now);
+        if self.kept.is_empty() {
+            return PollAgain::Never;
+        }
+        if self.kept.iter().any(|kept| kept.age(now) < SPIN) {
+            return PollAgain::Busy;
+        }
+        let wakes = self.registry.tier.fabric().capabilities().wakes_others;
+        let armed = if wakes { self.carriers.arm(worker) } else { self.nap(now) };
+        if wakes {
+            // Completions that came before the arming.
+            self.advance(now);
+        }
+        match self.kept.iter().map(|kept| kept.flight.until()).min() {
+            None => PollAgain::Never,
+            Some(until) => PollAgain::Until(until.min(armed)),
+        }
     }
 }
 

@@ -6,20 +6,30 @@ use std::rc::Rc;
 
 /// Memory that is a copy of another one's stores up to a point.
 #[derive(Clone, Debug)]
-struct Shared {
+pub(super) struct Shared {
     bytes: Rc<RefCell<Vec<u8>>>,
     /// Stores that are still carried out: the process ends then, in the middle of a copy.
     left: Rc<Cell<u64>>,
 }
 
 impl Shared {
-    fn new(length: usize) -> Shared {
+    pub(super) fn new(length: usize) -> Shared {
         Shared { bytes: Rc::new(RefCell::new(vec![0; length])), left: Rc::new(Cell::new(u64::MAX)) }
     }
 
     /// Returns memory with the same bytes, which the next life reads.
-    fn survives(&self) -> Shared {
+    pub(super) fn survives(&self) -> Shared {
         Shared { bytes: Rc::new(RefCell::new(self.bytes.borrow().clone())), ..Shared::new(0) }
+    }
+
+    /// Sets the number of stores that are still carried out.
+    pub(super) fn stores_left(&self, stores: u64) {
+        self.left.set(stores);
+    }
+
+    /// Returns the number of stores that are still carried out.
+    pub(super) fn left(&self) -> u64 {
+        self.left.get()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Records in a ledger, and their recovery by the next life of the node.
 
-use super::{Directory, Lease, MAX_RECORDS, Record, Slot, Standing};
+use super::{Directory, Ending, Lease, MAX_RECORDS, Record, Slot, Standing};
 use crate::codec::{Reader, Writer};
 use crate::ledger::Entries;
 use crate::message::Malformed;
@@ -23,8 +23,9 @@ const MAPPERS_LOST: u8 = 64;
 /// The work that the records of an earlier life leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Regions to free: a free was under way, or nobody has them.
-    pub frees: Vec<LmrId>,
+    /// Frees that have begun: they were under way, or nobody has their regions. Entries say so again at once, since the
+    /// next life may end before it frees anything.
+    pub frees: Vec<Ending>,
     /// Ids of memory that may be allocated at any node and is of no use: release it, then
     /// [`forget`](Directory::forget_left) the id.
     pub left: Vec<LmrId>,
@@ -90,7 +91,7 @@ impl Directory {
                 *counts.entry(record.id).or_default() += 1;
             }
         }
-        let mut recovered = Recovered::default();
+        let (mut recovered, mut frees) = (Recovered::default(), Vec::new());
         for number in 0..self.slots.len() {
             let slot = &self.slots[number];
             let id = LmrId { node: self.node, slot: number as u32, generation: slot.generation };
@@ -131,10 +132,11 @@ impl Directory {
                 continue;
             }
             if std::mem::take(&mut record.ending) || is_unused {
-                recovered.frees.push(id);
+                frees.push(id);
             }
             self.changes.note(number as u32);
         }
+        recovered.frees = frees.into_iter().filter_map(|id| self.begin_free(id, None).ok()).collect();
         recovered
     }
 

@@ -71,7 +71,7 @@ impl Directory {
     pub fn begin_leases(&mut self, now: u64) {
         let me = self.node;
         let records = self.slots.iter_mut().filter_map(|slot| slot.record.as_mut());
-        for record in records.filter(|record| record.keepers.first() == me) {
+        for record in records.filter(|record| record.keepers.first() == me && !record.ending) {
             let old = record.lease;
             record.lease = old.map(|lease| lease.from(now));
             self.leases.replace(record.id, old, record.lease);

@@ -4,6 +4,7 @@ use super::{Block, Buddy, Space, UNIT};
 use crate::codec::{Reader, Writer};
 use crate::ledger::Entries;
 use crate::message::Malformed;
+use crate::place::{LmrId, NodeId};
 
 const USED: u8 = 0;
 const DIRTY: u8 = 1;
@@ -96,6 +97,17 @@ impl Space {
             _ => return Err(Malformed),
         }
         reader.end(())
+    }
+
+    /// Releases the blocks of regions of this node whose ids name nothing any more: memory that a region had left by a
+    /// move, and that was not taken back when the region itself was forgotten.
+    pub fn release_unknown(&mut self, node: NodeId, mut exists: impl FnMut(LmrId) -> bool) {
+        let mut owners: Vec<LmrId> = self.used.keys().map(|(owner, ..)| *owner).collect();
+        owners.dedup();
+        owners.retain(|owner| owner.node == node && !exists(*owner));
+        owners.into_iter().for_each(|owner| {
+            self.release(owner);
+        });
     }
 
     /// Ends the tenancies of extents that nobody has: without blocks, and without processes that

@@ -1,4 +1,5 @@
 use super::*;
+use crate::RecordError;
 use crate::cut::Layout;
 use crate::ledger::Entries;
 use crate::name::Name;
@@ -90,7 +91,8 @@ proptest! {
         prop_assert_eq!(next.next_lease_end(), directory.next_lease_end().map(|end| end - 70 + 7));
         prop_assert!(next.overdue(u64::MAX).eq(directory.overdue(u64::MAX)));
         let left = next.end_recovery([]);
-        left.frees.into_iter().chain(left.left).for_each(|id| next.forget(id));
+        let ended = left.frees.into_iter().map(|ending| ending.id);
+        ended.chain(left.left).for_each(|id| next.forget(id));
     }
 
     /// Any bytes are a record or a refusal.
@@ -110,7 +112,8 @@ proptest! {
             let mut next = Directory::new(ME, 9);
             if next.recover(&key[1..], &value).is_ok() {
                 let left = next.end_recovery([]);
-                left.frees.into_iter().chain(left.left).for_each(|id| next.forget(id));
+                let ended = left.frees.into_iter().map(|ending| ending.id);
+        ended.chain(left.left).for_each(|id| next.forget(id));
             }
         }
     }
@@ -145,14 +148,15 @@ fn work_that_was_under_way_is_found() {
 
     let mut next = recovered(&kept).unwrap();
     let left = next.end_recovery([lives, to]);
-    assert_eq!(left.frees, [freed, unused, claims, target]);
+    let frees: Vec<LmrId> = left.frees.iter().map(|ending| ending.id).collect();
+    assert_eq!(frees, [freed, unused, claims, target]);
     assert_eq!(left.left, [reserved, moved]);
     for id in [lives, moved, to, moving] {
         next.map(id, &alice(), Rights::READ, NodeId(3)).unwrap();
     }
-    for id in &left.frees {
-        assert_eq!(next.begin_free(*id, None).unwrap().memory, *id);
-        next.forget(*id);
+    for Ending { id, memory, .. } in left.frees {
+        assert_eq!((memory, next.begin_free(id, None)), (id, Err(RecordError::NoSuch)), "it has begun");
+        next.forget(id);
     }
     left.left.iter().for_each(|id| next.forget_left(*id));
     assert!(!next.exists(reserved) && next.exists(moved));
