@@ -212,7 +212,7 @@ impl Part {
 
 /// Plays a drawn run.
 pub(crate) fn root(sim: &Sim, drawn: &DrawnMembers, book: &CallLedger) {
-    let (stage, views) = (Stage::default(), Views::default());
+    let (stage, views, shared) = (Stage::default(), Views::default(), SharedRegions::default());
     let play = |sim, node, first, stage| -> Box<dyn FnOnce() + Send> {
         let (drawn, views, shared, book) = (drawn.clone(), views.clone(), shared.clone(), book.clone());
         let part = Part { sim, drawn, node, views, shared, book, stage, first };

@@ -19,9 +19,6 @@ struct State {
     last: u64,
     /// Regions whose frees have ended.
     freed: BTreeSet<u64>,
-    /// Counted for the check that runs do what they are for.
-    frees: u64,
-    moves: u64,
 }
 
 /// The model of a run. Clones share it.
@@ -107,15 +104,10 @@ impl SharedRegions {
         match random.below(8) {
             0 => {
                 if region.free().is_ok() {
-                    let mut state = self.state();
-                    state.frees += 1;
-                    state.freed.insert(number);
+                    self.state().freed.insert(number);
                 }
             }
-            1 => {
-                let moved = region.move_to(&to).is_ok();
-                self.state().moves += u64::from(moved);
-            }
+            1 => drop(region.move_to(&to)),
             2 => drop(region.grant("somebody", Rights::READ)),
             3 => drop(region.revoke("somebody", Rights::READ)),
             _ => {}
@@ -137,12 +129,5 @@ impl SharedRegions {
             }
         }
         Ok(())
-    }
-
-    /// Returns the frees and the moves so far.
-    #[cfg(test)]
-    pub(super) fn counts(&self) -> (u64, u64) {
-        let state = self.state();
-        (state.frees, state.moves)
     }
 }

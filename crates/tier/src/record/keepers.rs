@@ -1,6 +1,6 @@
-//! Records that several nodes keep: those of a region's masters (LITE section 4.1: several masters, so that "the
-//! allocator" is neither bottleneck nor single point of failure). The first keeper that lives orders the changes, and has
-//! all others take each one over; any of them maps the region. The paper does not say how masters agree.
+//! Records that several nodes keep: those of a region's masters (LITE section 4.1: several masters, so that the allocator
+//! is neither a bottleneck nor a single point of failure). The first keeper that lives orders the changes, and has all
+//! others take each one over; any of them maps the region. The paper does not say how masters agree.
 //!
 //! ```text
 //! first keeper: change, version + 1 ── Keep(version) ──> other keeper ── Record ──> first keeper
@@ -10,15 +10,7 @@
 //! Each keeper lists the nodes that have mapped the region at it, and tells the first one when a free, a move or a
 //! revocation begins. The list of a keeper that is lost is unknown: any node may have mapped the region there.
 //!
-//! Rules, each of which `explore.rs` breaks:
-//!
-//! | rule | reason |
-//! |---|---|
-//! | The record has its change before any other keeper hears of it. | nobody maps by the old one afterwards |
-//! | A free, a move and a revocation wait for all keepers. | a keeper that has not heard maps the region |
-//! | A keeper that becomes the first one has all others take its record over before it maps or changes anything. | another one may have a change that it has not |
-//! | It counts on in a new term. | its record replaces whatever the last first keeper told others |
-//! | A node whose life had ended for others asks them before it maps or changes anything. | another one orders changes, perhaps |
+//! `docs/internals/tier-records.md` has the rules; `explore.rs` breaks each of them.
 
 #[cfg(test)]
 mod explore;
