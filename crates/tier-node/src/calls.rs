@@ -29,12 +29,16 @@ pub(crate) const HOST_ENDED: Result<Vec<u8>, CallError> = Err(CallError::MaybeEx
 /// The longest answer: the pieces of a region of 1 TiB.
 const MAX_RESPONSE: u64 = 8 << 20;
 
+/// The longest request: a call of a service, or the record of a region of 1 TiB.
+const MAX_REQUEST: u64 = MAX_RESPONSE;
+const _: () = assert!(MAX_REQUEST > MAX_CALL as u64 + MAX_HEAD as u64);
+
 /// Starts the service of a node.
 pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>, address: &Address) -> Result<Server<F>, ServeError> {
     let config = ServerConfig {
         workers: node.config.workers,
         pool_threads: POOL_THREADS,
-        max_payload: u64::from(MAX_CALL) + MAX_HEAD as u64,
+        max_payload: MAX_REQUEST,
         max_waiting: MAX_WAITING,
         max_response: MAX_RESPONSE,
         large_response_memory: 2 * MAX_RESPONSE,

@@ -128,6 +128,19 @@ fn release_left<F: Fabric>(node: &Node<F>, id: LmrId, stores: &mut BTreeSet<Node
     stores.is_empty()
 }
 
+/// Brings records and their other keepers together; keeps those whose keepers do not answer.
+fn settle_records<F: Fabric>(node: &Node<F>, records: &mut BTreeMap<LmrId, Nanos>) {
+    // A node that is away costs each round one wait, however many records it keeps.
+    let mut silent = BTreeSet::new();
+    records.retain(|id, since| {
+        let keepers = node.state().directory.keepers(*id);
+        let waits = keepers.is_some_and(|keepers| keepers.iter().any(|keeper| silent.contains(&keeper)));
+        node.is_over()
+            || waits
+            || node.settle_record(*id, *since).inspect_err(|node| _ = silent.insert(*node)).is_err()
+    });
+}
+
 /// Begins to free regions whose leases have run out; returns the time to look again.
 fn end_leases<F: Fabric>(node: &Node<F>) -> Nanos {
     let now = node.fabric.host().now();
@@ -162,7 +175,7 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         records.into_iter().for_each(|id| {
             untold_records.entry(id).or_insert(now);
         });
-        untold_records.retain(|id, since| node.is_over() || !node.settle_record(*id, *since));
+        settle_records(node, &mut untold_records);
         add(&mut words, owners);
         untold.extend(unmapped);
         report_unmapped(node, &mut untold);

@@ -277,9 +277,10 @@ impl RequestError {
             RequestError::Call { source, .. } => source.was_executed() != Some(false),
             RequestError::Reported { may_have_executed, .. }
             | RequestError::Dead { may_have_executed, .. } => *may_have_executed,
-            // The region is freed, and its memory is not yet; or a right is revoked, and not all nodes have stopped.
+            // The region is freed, and its memory is not yet; or a right is revoked, and not all nodes have stopped; or a
+            // change is made, and not all keepers of the record have heard.
             RequestError::Refused {
-                source: Refusal::Waits(_) | Refusal::Drains(_) | Refusal::Target,
+                source: Refusal::Waits(_) | Refusal::Drains(_) | Refusal::Untold(_) | Refusal::Target,
                 ..
             } => true,
             RequestError::AnswerTooLong { .. } => true,

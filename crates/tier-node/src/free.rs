@@ -407,7 +407,8 @@ impl<F: Fabric> Node<F> {
                 }
                 return true;
             }
-            if free.machine.commands().is_empty() && !free.machine.is_done() {
+            let waits = free.machine.is_done() || free.is_published;
+            if free.machine.commands().is_empty() && !waits {
                 if matches!(free.aim, Aim::Revoke(_)) {
                     self.end_fences(free);
                 }

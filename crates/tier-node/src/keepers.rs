@@ -6,7 +6,7 @@ use crate::error::RequestError;
 use crate::node::Node;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
-use dunlin_tier::{Epoch, Heard, Keepers, LmrId, Name, NodeId, RecordError, Standing};
+use dunlin_tier::{AdoptError, Epoch, Heard, Keepers, LmrId, Name, NodeId, RecordError, Standing};
 use std::collections::BTreeSet;
 
 /// The time for one message between keepers, in nanoseconds.
@@ -60,7 +60,8 @@ impl<F: Fabric> Node<F> {
                 Ok(Reply::Flag(false)) => self.lose_keeper(first, keepers.first()),
                 _ => return Err(Refusal::Elsewhere(keepers.first())),
             }
-            self.settle_record(first, self.fabric.host().now());
+            // The change itself says that the record is not settled yet.
+            let _ = self.settle_record(first, self.fabric.host().now());
         }
     }
 
@@ -91,8 +92,12 @@ impl<F: Fabric> Node<F> {
             return Told::Silent;
         }
         let epoch = current.view.epoch;
-        let Some((id, version)) = self.state().directory.version(id) else { return Told::Deposed };
-        let request = Request::Keep { id, version, epoch, from: self.me, is_new };
+        let known = {
+            let directory = &self.state().directory;
+            directory.version(id).zip(directory.record_for(id))
+        };
+        let Some(((id, version), record)) = known else { return Told::Deposed };
+        let request = Request::Keep { id, version, epoch, from: self.me, is_new, record };
         match self.ask(keeper, request, self.soon()) {
             Ok(Reply::Kept(mappers)) => Told::Kept(mappers),
             Ok(Reply::Refused(Refusal::Record(RecordError::NoSuch))) => Told::Lost,
@@ -149,12 +154,13 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Brings a record and its other keepers together; returns whether nothing is left to do. This is tried since `since`.
-    pub(crate) fn settle_record(&self, id: LmrId, since: Nanos) -> bool {
+    /// Brings a record and its other keepers together, which is tried since `since`. The error is a node that does not
+    /// answer: it is left for later.
+    pub(crate) fn settle_record(&self, id: LmrId, since: Nanos) -> Result<(), NodeId> {
         let standing = self.state().directory.standing(id);
         match standing {
-            None => return true,
-            Some(Standing::Doubted) if !self.agree_on(id, since) => return false,
+            None => return Ok(()),
+            Some(Standing::Doubted) => self.agree_on(id, since)?,
             Some(_) => {}
         }
         let known = {
@@ -162,37 +168,37 @@ impl<F: Fabric> Node<F> {
             directory.standing(id).zip(directory.keepers(id))
         };
         // It is forgotten, or another node's to tell.
-        let Some((standing, keepers)) = known else { return true };
+        let Some((standing, keepers)) = known else { return Ok(()) };
         if standing == Standing::Settled && keepers.first() != self.me {
-            return true;
+            return Ok(());
         }
         match self.tell_keepers(id) {
             AllTold::Yes(version) => {
                 if self.state().directory.settle(id, version) {
                     self.resume_free(id);
                 }
-                true
+                Ok(())
             }
-            AllTold::No(_) => false,
+            AllTold::No(keeper) => Err(keeper),
             // It is doubted by now.
-            AllTold::Deposed => true,
+            AllTold::Deposed => Ok(()),
         }
     }
 
-    /// Asks all other keepers of a doubted record whether this node is a keeper still; returns whether that is decided. One
-    /// that is dead may have ordered changes, which nobody knows any more, unless it comes back.
-    fn agree_on(&self, id: LmrId, since: Nanos) -> bool {
+    /// Asks all other keepers of a doubted record whether this node is a keeper still. The error is one that does not say.
+    /// One that is dead may have ordered changes, which nobody knows any more, unless it comes back.
+    fn agree_on(&self, id: LmrId, since: Nanos) -> Result<(), NodeId> {
         let current = self.roster.get();
         if self.roster.is_dynamic && current.own.is_none() {
-            return false;
+            return Err(self.me);
         }
-        let Some(keepers) = self.state().directory.keepers(id) else { return true };
+        let Some(keepers) = self.state().directory.keepers(id) else { return Ok(()) };
         // Whoever has not heard of the death of this node does not know yet that it orders the changes.
         let request = Request::Record { epoch: current.view.epoch, id };
         for keeper in keepers.iter().filter(|keeper| *keeper != self.me) {
             let is_lost = if self.roster.dead_in(keeper).is_some() {
                 if self.fabric.host().now() < since.saturating_add(nanos(self.config.timeout)) {
-                    return false;
+                    return Err(keeper);
                 }
                 true
             } else {
@@ -201,24 +207,23 @@ impl<F: Fabric> Node<F> {
                         let now = self.fabric.host().now();
                         match self.state().directory.agree(id, &theirs, now) {
                             Ok(true) => continue,
-                            Ok(false) => return true,
-                            Err(_) => return false,
+                            Ok(false) => return Ok(()),
+                            Err(_) => return Err(keeper),
                         }
                     }
                     Ok(Reply::Refused(Refusal::Record(RecordError::NoSuch))) => true,
-                    _ => return false,
+                    _ => return Err(keeper),
                 }
             };
             // In a fixed list, a node is first until it has lost the record itself.
             if is_lost && self.roster.is_dynamic {
                 tracing::warn!(target: "dunlin::tier", node = self.name_of(keeper), "the record of a region is lost with another node, which may have changed it");
                 self.state().directory.forget(id);
-                return true;
+                return Ok(());
             }
         }
-        let mut state = self.state();
-        state.directory.agreed(id);
-        true
+        self.state().directory.agreed(id);
+        Ok(())
     }
 
     /// Answers the first keeper: takes the record over; returns the nodes that have mapped the region here.
@@ -226,8 +231,8 @@ impl<F: Fabric> Node<F> {
         &self,
         id: LmrId,
         (version, epoch): (u64, Epoch),
-        from: NodeId,
-        is_new: bool,
+        (from, is_new): (NodeId, bool),
+        record: &[u8],
     ) -> Result<Vec<NodeId>, Refusal> {
         let own_epoch = self.roster.get().view.epoch;
         let is_later = !self.roster.is_dynamic || epoch > own_epoch;
@@ -244,16 +249,11 @@ impl<F: Fabric> Node<F> {
             Heard::Lost => return Err(RecordError::NoSuch.into()),
             Heard::Has | Heard::Older => {}
         }
-        let waits = Refusal::Rehoming { epoch: own_epoch.number };
         if heard == Heard::Older {
-            let request = Request::Record { epoch: Epoch::default(), id };
-            let Ok(Reply::Record(bytes)) = self.ask(from, request, self.soon()) else {
-                return Err(waits);
-            };
             let now = self.fabric.host().now();
-            self.state().directory.adopt(id, &bytes, now).map_err(|error| match error {
-                dunlin_tier::AdoptError::Full => Refusal::from(RecordError::Full),
-                dunlin_tier::AdoptError::Malformed => Refusal::Malformed,
+            self.state().directory.adopt(id, record, now).map_err(|error| match error {
+                AdoptError::Full => Refusal::from(RecordError::Full),
+                AdoptError::Malformed => Refusal::Malformed,
             })?;
         }
         Ok(self.state().directory.mappers(id))
@@ -296,10 +296,27 @@ impl<F: Fabric> Node<F> {
 
     /// Tells the home of a name that this node keeps the record, too. With the next view, all homes hear it anyway.
     fn tell_home(&self, name: &Name, id: LmrId) -> Result<(), RequestError> {
-        let Some((id, _)) = self.state().directory.version(id) else { return Ok(()) };
-        let request =
-            |epoch| Request::Rehome { node: self.me, epoch, names: vec![(name.clone(), id)], is_last: false };
-        self.ask_home(name, request, self.soon()).map(|_| ())
+        let known = self.state().directory.version(id);
+        let Some((id, _)) = known else { return Ok(()) };
+        let until = self.soon();
+        loop {
+            let mut sent = Epoch::default();
+            let request = |epoch| {
+                sent = epoch;
+                let names = vec![(name.clone(), id)];
+                Request::Rehome { node: self.me, epoch, names, is_last: false }
+            };
+            let (home, reply) = self.ask_home(name, request, until)?;
+            // If the view has changed since, the names may have been read before, as for a claim.
+            if reply == Reply::Flag(true) && self.roster.get().view.epoch == sent {
+                return Ok(());
+            }
+            let again = self.fabric.host().now().saturating_add(SETTLES_SOON);
+            if again >= until {
+                return Err(self.misfit(home));
+            }
+            self.fabric.host().sleep(again);
+        }
     }
 
     /// Asks the node that orders the changes of a record to make one. Finds it if it is not the one that made the region.
@@ -403,11 +420,10 @@ impl<F: Fabric> Node<F> {
         if !self.state().directory.hand_over(id)? {
             return Err(Refusal::Untold(to));
         }
-        if self.settle_record(first, self.fabric.host().now()) {
-            return Ok(());
-        }
-        self.settle_later([first]);
-        Err(Refusal::Untold(to))
+        self.settle_record(first, self.fabric.host().now()).map_err(|keeper| {
+            self.settle_later([first]);
+            Refusal::Untold(keeper)
+        })
     }
 }
 

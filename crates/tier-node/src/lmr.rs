@@ -148,6 +148,10 @@ impl<F: Fabric> Lmr<F> {
 
     /// Grants rights to a principal. This handle needs MASTER, and its principal the rights. Blocks until
     /// [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
+    ///
+    /// # Errors
+    /// [`Refusal::Untold`](dunlin_tier::message::Refusal::Untold): the right is granted, and a node that keeps the record,
+    /// too, has not heard of it.
     pub fn grant(&self, principal: &str, rights: Rights) -> Result<(), RequestError> {
         self.grant_to(Grantee::Principal(Principal::new(principal)?), rights)
     }

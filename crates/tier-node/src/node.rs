@@ -316,8 +316,8 @@ impl<F: Fabric> Node<F> {
                 self.add_keeper(id, node)?;
                 Reply::Done
             }
-            Request::Keep { id, version, epoch, from, is_new } if is_node(from) => {
-                Reply::Kept(self.keep(id, (version, epoch), from, is_new)?)
+            Request::Keep { id, version, epoch, from, is_new, record } if is_node(from) => {
+                Reply::Kept(self.keep(id, (version, epoch), (from, is_new), &record)?)
             }
             Request::Record { epoch, .. } if self.is_behind(epoch) => {
                 return Err(Refusal::Rehoming { epoch: self.roster.get().view.epoch.number });

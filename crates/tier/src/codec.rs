@@ -47,6 +47,12 @@ impl Writer {
         self.0.extend_from_slice(bytes);
         self
     }
+    /// Bytes of any length.
+    pub(crate) fn blob(mut self, bytes: &[u8]) -> Self {
+        self = self.u32(bytes.len() as u32);
+        self.0.extend_from_slice(bytes);
+        self
+    }
     pub(crate) fn keepers(self, keepers: &Keepers) -> Self {
         let writer = self.u8(keepers.count() as u8);
         keepers.iter().fold(writer, |writer, keeper| writer.u16(keeper.0))
@@ -143,6 +149,10 @@ impl<'a> Reader<'a> {
     }
     pub(crate) fn rights(&mut self) -> Result<Rights, Malformed> {
         Rights::from_bits(self.u8()?).ok_or(Malformed)
+    }
+    pub(crate) fn blob(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.u32()? as usize;
+        self.0.split_off(..length).ok_or(Malformed)
     }
     pub(crate) fn keepers(&mut self) -> Result<Keepers, Malformed> {
         let count = usize::from(self.u8()?);

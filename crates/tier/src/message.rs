@@ -130,12 +130,12 @@ pub enum Request {
         /// The node that shall keep the record, too.
         node: NodeId,
     },
-    /// To another keeper of a record: take it over from `from`, which orders its changes. Waits for other nodes. Answer:
-    /// [`Reply::Kept`].
+    /// To another keeper of a record: take it over from `from`, which orders its changes. Answer: [`Reply::Kept`]. It is
+    /// carried out without a wait, since requests that wait for it may have all threads that may wait.
     Keep {
         /// The region's first id.
         id: LmrId,
-        /// The version to take over at least.
+        /// The version of the record.
         version: u64,
         /// The view of `from`.
         epoch: Epoch,
@@ -143,6 +143,8 @@ pub enum Request {
         from: NodeId,
         /// The node has just become a keeper. Otherwise one without the record has lost it.
         is_new: bool,
+        /// The record ([`Directory::record_for`](crate::Directory::record_for)).
+        record: Vec<u8>,
     },
     /// To a keeper of a record: the record as it is. Answer: [`Reply::Record`].
     Record {
@@ -392,7 +394,6 @@ impl Request {
                 | Request::Grant { .. }
                 | Request::Lease { .. }
                 | Request::AddKeeper { .. }
-                | Request::Keep { .. }
         )
     }
 
@@ -421,8 +422,9 @@ impl Request {
             }
             Request::Restrict { epoch, id, grants } => Writer::new(25).epoch(*epoch).id(*id).grants(grants),
             Request::AddKeeper { id, node } => Writer::new(29).id(*id).u16(node.0),
-            Request::Keep { id, version, epoch, from, is_new } => {
-                Writer::new(30).id(*id).u64(*version).epoch(*epoch).u16(from.0).u8(u8::from(*is_new))
+            Request::Keep { id, version, epoch, from, is_new, record } => {
+                let writer = Writer::new(30).id(*id).u64(*version).epoch(*epoch).u16(from.0);
+                writer.u8(u8::from(*is_new)).blob(record)
             }
             Request::Record { epoch, id } => Writer::new(31).epoch(*epoch).id(*id),
             Request::Unkeep { id } => Writer::new(32).id(*id),
@@ -499,7 +501,8 @@ impl Request {
             29 => Request::AddKeeper { id: reader.id()?, node: reader.node()? },
             30 => {
                 let (id, version, epoch) = (reader.id()?, reader.u64()?, reader.epoch()?);
-                Request::Keep { id, version, epoch, from: reader.node()?, is_new: reader.flag()? }
+                let (from, is_new, record) = (reader.node()?, reader.flag()?, reader.blob()?.to_vec());
+                Request::Keep { id, version, epoch, from, is_new, record }
             }
             31 => Request::Record { epoch: reader.epoch()?, id: reader.id()? },
             32 => Request::Unkeep { id: reader.id()? },
@@ -573,11 +576,7 @@ impl Reply {
                 let writer = Writer::new(9).u16(mappers.len() as u16);
                 mappers.iter().fold(writer, |writer, mapper| writer.u16(mapper.0))
             }
-            Reply::Record(bytes) => {
-                let mut writer = Writer::new(10).u32(bytes.len() as u32);
-                writer.0.extend_from_slice(bytes);
-                writer
-            }
+            Reply::Record(bytes) => Writer::new(10).blob(bytes),
             Reply::Old(value) => Writer::new(3).u64(*value),
             Reply::Allocated(layout) => Writer::new(4).layout(layout),
             Reply::Mapped(mapping) => {
@@ -634,11 +633,7 @@ impl Reply {
                 let count = usize::from(reader.u16()?);
                 Reply::Kept((0..count).map(|_| reader.node()).collect::<Result<_, _>>()?)
             }
-            10 => {
-                let length = reader.u32()? as usize;
-                let bytes = reader.0.split_off(..length).ok_or(Malformed)?;
-                Reply::Record(bytes.to_vec())
-            }
+            10 => Reply::Record(reader.blob()?.to_vec()),
             3 => Reply::Old(reader.u64()?),
             4 => Reply::Allocated(reader.layout()?),
             5 => {

@@ -623,7 +623,10 @@ impl Directory {
     /// other nodes keep, too, is mapped again when they have [heard of it](Directory::end_move): returns whether that is
     /// so.
     pub fn finish_move(&mut self, id: LmrId, to: LmrId) -> Result<bool, RecordError> {
-        self.live(id)?;
+        // Another node may have given the move up.
+        if !self.live(id)?.moving {
+            return Err(RecordError::Unsettled);
+        }
         let new = self.slot(to).and_then(|slot| slot.record.take()).ok_or(RecordError::NoSuch)?;
         let me = self.node;
         let record = self.live(id)?;

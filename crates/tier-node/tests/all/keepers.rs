@@ -3,9 +3,9 @@
 use crate::cluster::{self, assert_absent};
 use crate::membership::{NAMES, alive, leak, run, wait};
 use dunlin_fabric::{Fabric, Host, Nanos, Scheme};
-use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
+use dunlin_fabric_sim::{MachineSettings, Settings, Sim, SimKeeper};
 use dunlin_tier::message::Refusal;
-use dunlin_tier_node::{Lmr, RequestError, Rights, Spec, Tier};
+use dunlin_tier_node::{Lmr, MemorySource, RequestError, Rights, Spec, Tier};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -232,4 +232,52 @@ fn records_whose_keepers_all_come_back_are_kept() {
         assert_absent(alice.map("r", Rights::READ));
         let _ = (processes, directory, region);
     });
+}
+
+/// A next life with a ledger has its records, and asks the other keepers before it goes on with them.
+#[test]
+fn the_next_life_of_a_kept_node_agrees_with_the_other_keepers() {
+    let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
+    Sim::run_with(settings, 5, move |sim| {
+        let (keeper, near) = (SimKeeper::new(), sim.process_on(0));
+        let settings_of = |sim: &Sim, name: &str| {
+            let mut config = cluster::config(Scheme::Sim, "k", &["alice", "bob"], name);
+            config.principal = "cluster".to_owned();
+            config.timeout = std::time::Duration::from_secs(2);
+            config.memory_source = Some(MemorySource::of(sim));
+            config
+        };
+        let life = || {
+            let process = sim.process_on(1);
+            let kept = process.kept_by(&keeper).unwrap();
+            let settings = settings_of(&process, "bob");
+            let tier = Tier::within_kept(&process, settings, Box::new(kept)).unwrap();
+            (process, tier)
+        };
+        let (process, bob) = life();
+        let alice = Tier::within(&near, settings_of(&near, "alice")).unwrap();
+        let records = (alice.regions(), bob.regions());
+        let region = bob.malloc(100, Spec::on("alice").named("r")).unwrap();
+        region.write(0, b"first").unwrap();
+        let theirs = alice.malloc(100, Spec::on("alice").named("theirs")).unwrap();
+        theirs.write(0, b"other").unwrap();
+        let master = alice.map("r", Rights::ALL).unwrap();
+        let copy = bob.map("theirs", Rights::ALL).unwrap();
+        process.kill();
+        leak((bob, region, copy));
+        assert_eq!(read(&alice.map("r", Rights::READ).unwrap()), b"first", "the other keeper maps");
+        theirs.grant("eve", Rights::READ).unwrap_err();
+        let (_process, bob) = life();
+        assert_eq!(read(&map(&sim, &bob, "theirs", Rights::READ)), b"other", "the record was kept");
+        wait(&sim, "a change", || master.grant("eve", Rights::READ).ok());
+        let found = map(&sim, &bob, "r", Rights::ALL);
+        assert_eq!(read(&found), b"first");
+        found.free().unwrap();
+        assert_absent(alice.map("r", Rights::READ));
+        wait(&sim, "the end of a doubt", || theirs.revoke("eve", Rights::READ).ok());
+        theirs.free().unwrap();
+        assert_absent(bob.map("theirs", Rights::READ));
+        assert_eq!((alice.regions(), bob.regions()), records, "nothing is left of the records");
+    })
+    .unwrap();
 }

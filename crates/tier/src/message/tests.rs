@@ -94,8 +94,11 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         (epoch(), id(), grants()).prop_map(|(epoch, id, grants)| Request::Restrict { epoch, id, grants }),
         (id(), node.clone()).prop_map(|(id, node)| Request::AddKeeper { id, node }),
-        (id(), any::<u64>(), epoch(), node.clone(), any::<bool>()).prop_map(
-            |(id, version, epoch, from, is_new)| Request::Keep { id, version, epoch, from, is_new }
+        (id(), any::<u64>(), epoch(), node.clone(), prop::collection::vec(any::<u8>(), 0..50)).prop_map(
+            |(id, version, epoch, from, record)| {
+                let is_new = record.len() % 2 == 0;
+                Request::Keep { id, version, epoch, from, is_new, record }
+            }
         ),
         (epoch(), id(), any::<bool>()).prop_map(|(epoch, id, ends)| match ends {
             true => Request::Unkeep { id },

@@ -333,8 +333,13 @@ impl Directory {
 
     /// As [`doubt`](Directory::doubt), for one region: another node orders its changes, it seems.
     pub fn doubt_of(&mut self, id: LmrId) {
+        let me = self.node;
         if let Some(record) = self.any(id).filter(|record| record.keepers.count() > 1) {
             record.standing = Standing::Doubted;
+            // A move that is under way is given up, whatever its places are by now: all others hear of them.
+            if std::mem::take(&mut record.moving) && record.keepers.first() == me {
+                record.version += 1;
+            }
         }
     }
 

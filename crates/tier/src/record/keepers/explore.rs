@@ -539,8 +539,8 @@ const RUNS: [(Views, Change); 6] = [
 
 #[test]
 fn no_run_maps_freed_memory_or_two_places_or_loses_a_grant() {
-    // The longest one takes a minute.
-    let runs = if cfg!(feature = "long-exploration") { &RUNS[..] } else { &RUNS[2..] };
+    // The first three take minutes.
+    let runs = if cfg!(feature = "long-exploration") { &RUNS[..] } else { &RUNS[3..] };
     for &(views, change) in runs {
         let states = Explorer { views, change, bug: Bug::None }.explore();
         println!("{views:?}, {change:?}: {states:?}");
@@ -551,6 +551,11 @@ fn no_run_maps_freed_memory_or_two_places_or_loses_a_grant() {
 #[test]
 fn each_deviation_is_found() {
     for (bug, views, change) in BUGS {
+        // The shortest way to these is long.
+        let is_far = matches!(bug, Bug::TakesOverAtOnce | Bug::SameTerm | Bug::HearsTheDead);
+        if is_far && cfg!(not(feature = "long-exploration")) {
+            continue;
+        }
         let found = Explorer { views, change, bug }.explore().err();
         println!("{bug:?}: {found:?}");
         assert!(found.is_some(), "{bug:?}");
