@@ -92,17 +92,26 @@ impl<F: Fabric> Node<F> {
             return Told::Silent;
         }
         let epoch = current.view.epoch;
-        let known = {
-            let directory = &self.state().directory;
-            directory.version(id).zip(directory.record_for(id))
-        };
-        let Some(((id, version), record)) = known else { return Told::Deposed };
-        let request = Request::Keep { id, version, epoch, from: self.me, is_new, record };
-        match self.ask(keeper, request, self.soon()) {
-            Ok(Reply::Kept(mappers)) => Told::Kept(mappers),
-            Ok(Reply::Refused(Refusal::Record(RecordError::NoSuch))) => Told::Lost,
-            Ok(Reply::Refused(Refusal::Elsewhere(_))) => Told::Deposed,
-            _ => Told::Silent,
+        loop {
+            let known = {
+                let directory = &self.state().directory;
+                directory.version(id).zip(directory.record_for(id))
+            };
+            let Some(((id, version), record)) = known else { return Told::Deposed };
+            let request = Request::Keep { id, version, epoch, from: self.me, is_new, record };
+            return match self.ask(keeper, request, self.soon()) {
+                Ok(Reply::Kept(mappers)) => Told::Kept(mappers),
+                Ok(Reply::Refused(Refusal::Record(RecordError::NoSuch))) => Told::Lost,
+                Ok(Reply::Refused(Refusal::Elsewhere(_))) => {
+                    // Another thread of this node may have told it of a later version.
+                    let now = self.state().directory.version(id).map(|(_, version)| version);
+                    if now > Some(version) {
+                        continue;
+                    }
+                    Told::Deposed
+                }
+                _ => Told::Silent,
+            };
         }
     }
 
