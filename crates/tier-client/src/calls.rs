@@ -2,7 +2,7 @@
 
 use crate::attachment::{Attachment, Connection, Connections, Failed};
 use crate::tier::Tier;
-use dunlin_fabric::{Fabric, Host};
+use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{ApplicationCode, Status};
 use dunlin_tier::call::MAX_CALL;
@@ -196,15 +196,21 @@ impl<P: Fabric> Calls<P> {
     /// [`ReceiveError::TooLong`] if the request is longer than the buffer: it stays the next one.
     /// [`ReceiveError::Node`] if the node has ended, or does not know this process any more.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Request<'_, P>, ReceiveError> {
-        self.ask(buffer, true)
+        self.ask(buffer, u64::MAX)
+    }
+
+    /// As [`receive`](Calls::receive), for `time` at most; then [`ReceiveError::NoCall`]. The node measures the time, so a
+    /// request that it hands over in the last moment is received.
+    pub fn receive_within(&self, buffer: &mut [u8], time: Duration) -> Result<Request<'_, P>, ReceiveError> {
+        self.ask(buffer, nanos(time))
     }
 
     /// As [`receive`](Calls::receive), but returns [`ReceiveError::NoCall`] if there is no request now.
     pub fn try_receive(&self, buffer: &mut [u8]) -> Result<Request<'_, P>, ReceiveError> {
-        self.ask(buffer, false)
+        self.ask(buffer, 0)
     }
 
-    fn ask(&self, buffer: &mut [u8], waits: bool) -> Result<Request<'_, P>, ReceiveError> {
+    fn ask(&self, buffer: &mut [u8], time: Nanos) -> Result<Request<'_, P>, ReceiveError> {
         let host = self.attachment.fabric.host();
         let mut connection = match self.connections.take(host, u64::MAX).ok_or(RequestError::Busy)? {
             Taken::Value(connection) => connection,
@@ -215,7 +221,7 @@ impl<P: Fabric> Calls<P> {
                 .map_err(RequestError::from)?,
         };
         let room = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
-        let request = ServiceRequest::Receive { registration: self.registration, room, waits };
+        let request = ServiceRequest::Receive { registration: self.registration, room, time };
         match self.exchange(&mut connection, &request, buffer) {
             Ok(received) => Ok(Request { calls: self, connection: Some(connection), received }),
             Err(error) => {

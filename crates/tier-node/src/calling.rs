@@ -2,15 +2,16 @@
 
 use crate::calls::{HOST_ENDED, node_client};
 use crate::error::RequestError;
-use crate::forward::Link;
+use crate::forward::{Done, Link};
 use crate::node::{Node, SignalOf};
 use crate::pool::{Pool, Taken};
+use crate::qos::{CallTurn, Class};
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_rpc::{CallError, Client, ClientConfig, Plan, Sharing};
 use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
 use dunlin_tier::message::{CALL, Reply, Request};
-use dunlin_tier::{CallHead, Name, NodeId, Principal, Priority};
+use dunlin_tier::{CallHead, Name, NodeId, Principal};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,16 +38,63 @@ pub struct EachCall<'a> {
 pub(crate) type Outcomes = Vec<Option<Result<Vec<u8>, CallError>>>;
 
 impl<F: Fabric> Node<F> {
-    /// Calls a service of a node and passes the result to `take`.
+    /// Has a call of a process go out when its turn has come, and `done` take its outcome. Does not block.
+    pub(crate) fn forward_in_turn(
+        self: &Arc<Self>,
+        (to, turn): (NodeId, CallTurn),
+        bytes: Vec<u8>,
+        time: Duration,
+        done: Done,
+    ) {
+        let node = Arc::clone(self);
+        let host = self.fabric.host();
+        let until = turn.from.map(|_| host.now().saturating_add(nanos(time)));
+        let go = move || {
+            let since = node.qos.call_goes_out(node.fabric.host());
+            let host = node.fabric.host();
+            let left = until.map_or(time, |until| Duration::from_nanos(until.saturating_sub(host.now())));
+            let own = Arc::clone(&node);
+            let done = move |outcome: Result<Vec<u8>, CallError>| {
+                own.qos.end_call(own.fabric.host(), turn, since.filter(|_| outcome.is_ok()));
+                done(outcome);
+            };
+            node.forward((to, turn.link), SERVICE_CALL, &bytes, left, Box::new(done));
+        };
+        match turn.from.zip(until) {
+            None => go(),
+            Some((from, until)) => self.delays.at(host, from.min(until), Box::new(go)),
+        }
+    }
+
+    /// Calls a service of a node and passes the result to `take`. The call waits for its turn and for the allowance of the
+    /// principal.
     fn call_service<T>(
         &self,
-        (to, priority): (NodeId, Priority),
+        (to, class): (NodeId, &Class),
         bytes: &[u8],
         until: Nanos,
         take: impl FnOnce(&[u8]) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
         let host = self.fabric.host();
-        let link = self.qos.call(priority);
+        let left = || until.saturating_sub(host.now());
+        let turn = self.qos.begin_call(host, class, bytes.len() as u64, left)?;
+        if let Some(from) = turn.from {
+            host.sleep(from.min(until));
+        }
+        let since = self.qos.call_goes_out(host);
+        let result = self.call_by((to, turn.link), bytes, until, take);
+        self.qos.end_call(host, turn, since.filter(|_| result.is_ok()));
+        result
+    }
+
+    fn call_by<T>(
+        &self,
+        (to, link): (NodeId, Link),
+        bytes: &[u8],
+        until: Nanos,
+        take: impl FnOnce(&[u8]) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
+        let host = self.fabric.host();
         if link != Link::Services || (self.roster.is_dynamic && to != self.me) {
             let result = self.exchange((to, link), SERVICE_CALL, bytes, until)?;
             return take(&result);
@@ -195,14 +243,12 @@ impl<F: Fabric> Tier<F> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
         let bytes = encode_call(&Name::new(service)?, function, self.caller(), false, request)?;
-        this.call_service((to, self.priority()), &bytes, until, |result| {
-            match answer.get_mut(..result.len()) {
-                Some(place) => {
-                    place.copy_from_slice(result);
-                    Ok(result.len())
-                }
-                None => Err(RequestError::AnswerTooLong { length: result.len(), room: answer.len() }),
+        this.call_service((to, self.class()), &bytes, until, |result| match answer.get_mut(..result.len()) {
+            Some(place) => {
+                place.copy_from_slice(result);
+                Ok(result.len())
             }
+            None => Err(RequestError::AnswerTooLong { length: result.len(), room: answer.len() }),
         })
     }
 
@@ -218,7 +264,7 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<(), RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
         let bytes = encode_call(&Name::new(service)?, function, self.caller(), true, request)?;
-        this.call_service((to, self.priority()), &bytes, this.until(), |_| Ok(()))
+        this.call_service((to, self.class()), &bytes, this.until(), |_| Ok(()))
     }
 
     /// Calls a function of a service of several nodes at the same time (section 8.4), and returns their results in the
@@ -254,9 +300,28 @@ impl<F: Fabric> Tier<F> {
             let bytes = encode_call(&Name::new(service)?, *function, self.caller(), false, request)?;
             encoded.push((self.numbered(node)?, bytes));
         }
+        let (host, class) = (this.fabric.host(), self.class());
+        let mut turns = Vec::with_capacity(encoded.len());
+        for (_, bytes) in &encoded {
+            match this.qos.begin_call(host, class, bytes.len() as u64, || nanos(time)) {
+                Ok(turn) => turns.push(turn),
+                Err(over) => {
+                    turns.into_iter().for_each(|turn| this.qos.end_call(host, turn, None));
+                    return Err(over.into());
+                }
+            }
+        }
+        let mut left = time;
+        if let Some(from) = turns.iter().filter_map(|turn| turn.from).max() {
+            let until = host.now().saturating_add(nanos(time));
+            host.sleep(from.min(until));
+            left = Duration::from_nanos(until.saturating_sub(host.now()));
+        }
         let to: Vec<_> =
-            encoded.iter().map(|(node, bytes)| (*node, this.qos.call(self.priority()), &**bytes)).collect();
-        let outcomes = this.call_all(&to, SERVICE_CALL, time);
+            encoded.iter().zip(&turns).map(|((node, bytes), turn)| (*node, turn.link, &**bytes)).collect();
+        let outcomes = this.call_all(&to, SERVICE_CALL, left);
+        // The slowest one says nothing about the others' round trips.
+        turns.into_iter().for_each(|turn| this.qos.end_call(host, turn, None));
         let named = |((to, ..), outcome): (&(NodeId, Link, &[u8]), Option<_>)| {
             let outcome = outcome.unwrap_or(HOST_ENDED);
             outcome.map_err(|source| this.call_failed(*to, source))

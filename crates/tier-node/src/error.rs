@@ -1,5 +1,6 @@
 //! Errors, one type for each kind of operation.
 
+use crate::qos::OverLimit;
 use dunlin_fabric::{
     CompletionStatus, CreateError, DialError, KeeperError, LinkError, ListenError, PostError, RegisterError,
     WithSources,
@@ -247,6 +248,21 @@ pub enum RequestError {
         what: &'static str,
         /// The most that a process has.
         limit: u64,
+    },
+    /// The principal has used up what its [`Limit`](crate::Limit) permits at this node, and the call would wait for longer
+    /// than [`QosConfig::patience`](crate::QosConfig::patience); nothing was sent.
+    #[error(
+        "{principal} has used up its {limit} {what} a second: try again in {retry_after:?}, or raise its limit"
+    )]
+    OverLimit {
+        /// The principal.
+        principal: String,
+        /// The limited quantity: `operations` or `bytes`.
+        what: &'static str,
+        /// The limit a second.
+        limit: u64,
+        /// The time until the same call would begin at once.
+        retry_after: Duration,
     },
     /// The share of the principal does not permit the priority. Nothing was changed.
     #[error(transparent)]
@@ -575,5 +591,19 @@ impl ListError {
             ListError::Refused { source, .. } | ListError::NotBegun(source) => source.is_deadline(),
             _ => false,
         }
+    }
+}
+
+impl From<OverLimit> for OperationError {
+    fn from(over: OverLimit) -> OperationError {
+        let OverLimit { principal, measure, limit, retry_after } = over;
+        OperationError::Limit { principal, what: measure.name(), limit, retry_after }
+    }
+}
+
+impl From<OverLimit> for RequestError {
+    fn from(over: OverLimit) -> RequestError {
+        let OverLimit { principal, measure, limit, retry_after } = over;
+        RequestError::OverLimit { principal, what: measure.name(), limit, retry_after }
     }
 }

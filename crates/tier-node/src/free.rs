@@ -8,8 +8,8 @@ use crate::node::{Node, SETTLE};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, WithSources, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
-    Command, Ending, Grantee, Grants, Holder, Layout, Leaving, LmrId, Name, NodeId, Principal, RecordError,
-    Retirement, Revoking, Rights,
+    Command, Ending, Grantee, Grants, Holder, Layout, Leaving, LmrId, Name, NodeId, Principal, Priority,
+    RecordError, Retirement, Revoking, Rights,
 };
 use std::collections::BTreeSet;
 
@@ -340,6 +340,7 @@ impl<F: Fabric> Node<F> {
                 target,
                 backwards: false,
                 principal: by.clone(),
+                priority: Priority::High,
             };
             self.demand(piece.node, copy, self.until()).map_err(failed)?;
             target += u64::from(piece.length);

@@ -1,9 +1,10 @@
 //! Copies between regions (`LT_memcpy`, `LT_memmove`).
 
+use crate::command::failed;
 use crate::error::OperationError;
 use crate::lmr::Lmr;
 use crate::tier::Tier;
-use crate::within::{Within, failed};
+use crate::within::Within;
 use dunlin_fabric::Fabric;
 use dunlin_tier::message::Request;
 use dunlin_tier::{AccessError, Cut, Kind, Rights};
@@ -107,10 +108,11 @@ impl<F: Fabric> Within<'_, F> {
             return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
         }
         let backwards = to_id == *id && target > offset;
-        node.operate(self.target(), Kind::Read, (offset, length), |_, layout, deadline| {
-            let until = deadline.until(node.fabric.host());
+        let target_of = self.target();
+        let priority = target_of.class.priority;
+        node.command(target_of, Kind::Read, (offset, length), |layout, until| {
             let mut is_begun = false;
-            let mut copy = |cut: Cut| {
+            let copy = |cut: Cut| {
                 let request = Request::Copy {
                     owner: *id,
                     extent: cut.extent,
@@ -120,6 +122,7 @@ impl<F: Fabric> Within<'_, F> {
                     target: target + cut.at,
                     backwards,
                     principal: to.principal.clone(),
+                    priority,
                 };
                 let copied = node.demand(cut.node, request, until).map_err(|error| failed(is_begun, error));
                 is_begun = true;
@@ -127,11 +130,10 @@ impl<F: Fabric> Within<'_, F> {
             };
             if backwards {
                 let cuts: Vec<Cut> = layout.cut(offset, length, u32::MAX).collect();
-                cuts.into_iter().rev().try_for_each(copy)?;
+                cuts.into_iter().rev().try_for_each(copy)
             } else {
-                layout.cut(offset, length, u32::MAX).try_for_each(&mut copy)?;
+                layout.cut(offset, length, u32::MAX).try_for_each(copy)
             }
-            Ok(Some(()))
         })
     }
 }

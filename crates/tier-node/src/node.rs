@@ -5,6 +5,7 @@ use crate::arena::{Arena, Place};
 use crate::calling::MAX_CALLERS;
 use crate::cleaner::Todo;
 use crate::config::TierConfig;
+use crate::delays::Delays;
 use crate::direct::Holds;
 use crate::error::RequestError;
 use crate::forward::{Board, Links};
@@ -104,6 +105,10 @@ pub(crate) struct Node<F: Fabric> {
     /// The clients of the board, for each node.
     pub(crate) links: Mutex<Vec<Links<F>>>,
     pub(crate) paths: Paths<Path<F>, F::Host>,
+    /// The places of commands to other nodes.
+    pub(crate) places: Paths<(), F::Host>,
+    /// Calls that do not go out yet.
+    pub(crate) delays: Arc<Delays<F::Host>>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
     pub(crate) path_links: PathLinks<F>,
     /// The last trouble with the membership, in words.
@@ -182,6 +187,8 @@ impl<F: Fabric> Node<F> {
             board: Arc::new(Board::new(fabric)),
             links: Mutex::new((0..most).map(|_| Default::default()).collect()),
             paths: Paths::new(config.paths, config.qos.policy),
+            places: Paths::new(config.paths, config.qos.policy),
+            delays: Delays::new(host),
             fencing: Fencing::new(host.signal()),
             path_links: PathLinks::<F>::default(),
             trouble: Mutex::default(),
@@ -385,9 +392,10 @@ impl<F: Fabric> Node<F> {
                 self.set((owner, extent, offset), length, value)?;
                 Reply::Done
             }
-            Request::Copy { owner, extent, offset, length, to, target, backwards, principal } => {
+            Request::Copy { owner, extent, offset, length, to, target, backwards, principal, priority } => {
                 let principal = &principal;
-                self.copy(&Copy { owner, extent, offset, length, to, target, backwards, principal })?;
+                let whose = (principal, priority);
+                self.copy(&Copy { owner, extent, offset, length, to, target, backwards, whose })?;
                 Reply::Done
             }
             Request::Serves { service } => Reply::Flag(self.services.serves(&service)),

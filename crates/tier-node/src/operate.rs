@@ -254,13 +254,14 @@ impl<F: Fabric> Node<F> {
             return Err(Refusal::NoPlace);
         };
         let (target, ..) = self
-            .map((request.to, &Keepers::new(request.to.node)), request.principal, Rights::WRITE, until)
+            .map((request.to, &Keepers::new(request.to.node)), request.whose.0, Rights::WRITE, until)
             .map_err(|error| match error {
                 RequestError::Refused { source, .. } => source,
                 _ => Refusal::Target,
             })?;
         // The node of the caller has counted the bytes.
-        let class = self.qos.class(self.fabric.host(), request.principal).without_limit();
+        let class = self.qos.class(self.fabric.host(), request.whose.0).without_limit();
+        let class = class.at_most(request.whose.1);
         let mut bytes = vec![0; request.length.min(COPY_AT_ONCE) as usize];
         let parts = request.length.div_ceil(COPY_AT_ONCE);
         let copied = (0..parts).try_for_each(|part| {
@@ -520,5 +521,6 @@ pub(crate) struct Copy<'a> {
     pub(crate) to: LmrId,
     pub(crate) target: u64,
     pub(crate) backwards: bool,
-    pub(crate) principal: &'a Principal,
+    /// The principal, and the priority of its operation.
+    pub(crate) whose: (&'a Principal, Priority),
 }

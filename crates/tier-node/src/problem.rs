@@ -2,9 +2,16 @@
 
 use crate::error::{OperationError, RequestError};
 use crate::locks::LockError;
-use dunlin_fabric::WithSources;
+use dunlin_fabric::{WithSources, nanos};
 use dunlin_tier::process::Problem;
-use dunlin_tier::qos::QosError;
+use dunlin_tier::qos::{Measure, QosError};
+use std::time::Duration;
+
+fn over_limit(principal: String, what: &str, limit: u64, retry_after: Duration) -> Problem {
+    let is_bytes = what == Measure::Bytes.name();
+    let measure = if is_bytes { Measure::Bytes } else { Measure::Operations };
+    Problem::OverLimit { principal, measure, limit, retry_after: nanos(retry_after) }
+}
 
 impl From<RequestError> for Problem {
     fn from(error: RequestError) -> Problem {
@@ -22,6 +29,9 @@ impl From<RequestError> for Problem {
             RequestError::Registered { service } => Problem::Registered(service),
             RequestError::NoDirect(reason) => Problem::NotDirect(reason),
             RequestError::Qos(error) => error.into(),
+            RequestError::OverLimit { principal, what, limit, retry_after } => {
+                over_limit(principal, what, limit, retry_after)
+            }
             other => {
                 let may_have_executed = other.may_have_executed();
                 Problem::Other { text: WithSources(&other).to_string(), may_have_executed }
@@ -44,6 +54,9 @@ impl From<OperationError> for Problem {
             OperationError::Skipped { node } => Problem::Skipped(node),
             OperationError::Busy => Problem::Busy,
             OperationError::Qos(error) => error.into(),
+            OperationError::Limit { principal, what, limit, retry_after } => {
+                over_limit(principal, what, limit, retry_after)
+            }
             OperationError::Request(error) => Problem::from(*error),
             other => {
                 let may_have_executed = other.may_have_executed();
@@ -95,6 +108,10 @@ impl From<Problem> for RequestError {
             Problem::NotAttached => RequestError::Detached,
             Problem::NotDirect(reason) => RequestError::NoDirect(reason),
             Problem::Priority(principal) => RequestError::Qos(QosError::Priority { principal }),
+            Problem::OverLimit { principal, measure, limit, retry_after } => {
+                let (what, retry_after) = (measure.name(), Duration::from_nanos(retry_after));
+                RequestError::OverLimit { principal, what, limit, retry_after }
+            }
             Problem::NotOperator => RequestError::NotOperator,
             Problem::MadeAt(node) => RequestError::MadeAt { node },
             Problem::Unknown => reported("the kernel does not say which user this process belongs to"),
@@ -165,6 +182,10 @@ impl From<Problem> for OperationError {
             Problem::Skipped(node) => OperationError::Skipped { node },
             Problem::Busy => OperationError::Busy,
             Problem::Priority(principal) => OperationError::Qos(QosError::Priority { principal }),
+            Problem::OverLimit { principal, measure, limit, retry_after } => {
+                let (what, retry_after) = (measure.name(), Duration::from_nanos(retry_after));
+                OperationError::Limit { principal, what, limit, retry_after }
+            }
             other => OperationError::Request(Box::new(other.into())),
         }
     }

@@ -3,7 +3,7 @@
 use crate::error::OperationError;
 use crate::forward::Link;
 use dunlin_fabric::{Host, Nanos, nanos};
-use dunlin_tier::qos::{Allowance, Flow, Pacing, Policy, QosError, Share, check};
+use dunlin_tier::qos::{Allowance, Flow, Measure, Pacing, Policy, QosError, Share, check};
 use dunlin_tier::{Principal, Priority};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,6 +97,11 @@ impl Class {
         Ok(Class { priority, ..self.clone() })
     }
 
+    /// Returns the class with a lower priority, unless it has one already.
+    pub(crate) fn at_most(self, priority: Priority) -> Class {
+        Class { priority: self.priority.min(priority), ..self }
+    }
+
     /// Returns the class without the limit of the principal.
     pub(crate) fn without_limit(self) -> Class {
         Class { is_limited: false, ..self }
@@ -122,18 +127,41 @@ pub(crate) struct Qos {
     /// back has no new one.
     accounts: Mutex<Vec<Option<Arc<Account>>>>,
     pacing: Option<Mutex<Pacing>>,
+    /// Calls to services, whose round trips say something else than those of operations.
+    call_pacing: Option<Mutex<Pacing>>,
+}
+
+/// A call to a service that may go out.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a call that has begun ends"]
+pub(crate) struct CallTurn {
+    pub(crate) link: Link,
+    /// The time at which it goes out; `None` for now.
+    pub(crate) from: Option<Nanos>,
+    priority: Priority,
+    bytes: u64,
+}
+
+/// A limit of a principal that was exceeded. Nothing was done.
+#[derive(Debug)]
+pub(crate) struct OverLimit {
+    pub(crate) principal: String,
+    pub(crate) measure: Measure,
+    pub(crate) limit: u64,
+    pub(crate) retry_after: Duration,
 }
 
 impl Qos {
     /// Makes the quality of service of a node, and the class of the node's own operations. That class has no limit, since
     /// locks and requests of others depend on it.
     pub(crate) fn new(config: &QosConfig, principal: &Principal) -> (Qos, Class) {
-        let pacing = (config.policy == Policy::Paced).then(Mutex::default);
+        let pacing = || (config.policy == Policy::Paced).then(Mutex::default);
+        let (pacing, call_pacing) = (pacing(), pacing());
         let share = Share { weight: config.share(principal).weight, ..Share::default() };
         let own = Account { number: 0, principal: principal.clone(), share, allowance: None };
         let own = Class { account: Arc::new(own), priority: Priority::High, is_limited: false };
         let accounts = Mutex::new(vec![Some(Arc::clone(&own.account))]);
-        (Qos { begun: Default::default(), config: config.clone(), accounts, pacing }, own)
+        (Qos { begun: Default::default(), config: config.clone(), accounts, pacing, call_pacing }, own)
     }
 
     /// Counts operations that have begun.
@@ -143,10 +171,42 @@ impl Qos {
         begun.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts a call to a service, and returns the link that it takes.
-    pub(crate) fn call(&self, priority: Priority) -> Link {
+    /// Begins a call of `bytes` bytes to a service: takes it from the allowance of the principal, counts it, and returns its
+    /// link, and the time at which it goes out by that allowance and, under [`Policy::Paced`], by its priority. It waits for
+    /// the allowance at most [`QosConfig::patience`], and no longer than `left` says, in nanoseconds.
+    pub(crate) fn begin_call<H: Host>(
+        &self,
+        host: &H,
+        class: &Class,
+        bytes: u64,
+        left: impl FnOnce() -> Nanos,
+    ) -> Result<CallTurn, OverLimit> {
+        let admitted = match class.has_limit() {
+            true => self.take_from(host, class, bytes, nanos(self.config.patience).min(left()))?,
+            false => None,
+        };
+        let priority = class.priority;
         self.begun[priority as usize].calls.fetch_add(1, Ordering::Relaxed);
-        Link::of_calls(self.config.policy, priority)
+        let pause = self.call_pacing.as_ref().map_or(0, |pacing| locked(pacing).begin(priority));
+        let paused = (pause > 0).then(|| host.now().saturating_add(pause));
+        let link = Link::of_calls(self.config.policy, priority);
+        Ok(CallTurn { link, from: admitted.max(paused), priority, bytes })
+    }
+
+    /// A call that has begun ends. It went out at `since`, if anybody has looked, and has an answer.
+    pub(crate) fn end_call<H: Host>(&self, host: &H, turn: CallTurn, since: Option<Nanos>) {
+        let Some(pacing) = &self.call_pacing else { return };
+        let trip = since.filter(|_| turn.priority == Priority::High).map(|since| (host.now(), since));
+        let mut pacing = locked(pacing);
+        pacing.end(turn.priority);
+        if let Some((now, since)) = trip {
+            pacing.note(now, turn.bytes, now.saturating_sub(since));
+        }
+    }
+
+    /// Returns the time now if the time of a call is of use.
+    pub(crate) fn call_goes_out<H: Host>(&self, host: &H) -> Option<Nanos> {
+        self.call_pacing.is_some().then(|| host.now())
     }
 
     /// Returns what has begun with a priority: operations, their bytes, and calls to services.
@@ -193,16 +253,27 @@ impl Qos {
         bytes: u64,
         longest: Nanos,
     ) -> Result<Option<Nanos>, OperationError> {
+        let taken = self.take_from(host, class, bytes, nanos(self.config.patience).min(longest));
+        taken.map_err(OperationError::from)
+    }
+
+    fn take_from<H: Host>(
+        &self,
+        host: &H,
+        class: &Class,
+        bytes: u64,
+        patience: Nanos,
+    ) -> Result<Option<Nanos>, OverLimit> {
         let Some(allowance) = class.account.allowance.as_ref().filter(|_| class.is_limited) else {
             return Ok(None);
         };
         let now = host.now();
-        let taken = locked(allowance).take(now, bytes, nanos(self.config.patience).min(longest));
+        let taken = locked(allowance).take(now, bytes, patience);
         match taken {
             Ok(wait) => Ok((wait > 0).then(|| now.saturating_add(wait))),
-            Err(exceeded) => Err(OperationError::Limit {
+            Err(exceeded) => Err(OverLimit {
                 principal: class.account.principal.as_str().to_owned(),
-                what: exceeded.measure.name(),
+                measure: exceeded.measure,
                 limit: exceeded.limit,
                 retry_after: Duration::from_nanos(exceeded.wait),
             }),

@@ -47,6 +47,8 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.rehoming.raise();
         self.node.fencing.signal.raise();
         self.node.paths.clear();
+        self.node.places.clear();
+        self.node.delays.end();
         self.node.clients.iter().chain(&self.node.waiters).for_each(|clients| clients.clear());
         self.node.board.close();
         // Dropping a client waits, so no lock is held meanwhile.
@@ -253,6 +255,10 @@ impl<F: Fabric> Tier<F> {
     /// Returns the name of the principal.
     pub fn principal(&self) -> &str {
         self.principal.as_str()
+    }
+
+    pub(crate) fn class(&self) -> &Class {
+        &self.class
     }
 
     pub(crate) fn caller(&self) -> &Principal {

@@ -2,6 +2,7 @@
 
 use crate::attempt::Attempted;
 use crate::carriers::Carriers;
+use crate::command::failed;
 use crate::error::OperationError;
 use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
@@ -152,22 +153,13 @@ impl<F: Fabric> Within<'_, F> {
     /// As [`Lmr::memset`].
     pub fn memset(&self, offset: u64, length: u64, value: u8) -> Result<(), OperationError> {
         let (node, owner) = (&*self.lmr.running.node, self.lmr.id);
-        node.operate(self.target(), Kind::Write, (offset, length), |_, layout, deadline| {
-            let until = deadline.until(node.fabric.host());
+        node.command(self.target(), Kind::Write, (offset, length), |layout, until| {
             for cut in layout.cut(offset, length, u32::MAX) {
                 let Cut { extent, offset, length, .. } = cut;
                 let request = Request::Set { owner, extent, offset, length, value };
-                if let Err(error) = node.demand(cut.node, request, until) {
-                    return Err(failed(cut.at > 0, error));
-                }
+                node.demand(cut.node, request, until).map_err(|error| failed(cut.at > 0, error))?;
             }
-            Ok(Some(()))
+            Ok(())
         })
     }
-}
-
-/// The failure of a request for a part of an operation.
-pub(crate) fn failed(is_begun: bool, error: crate::RequestError) -> Stop {
-    let error = OperationError::from(Box::new(error)).as_deadline();
-    Stop::failed(if is_begun { error.after_parts() } else { error })
 }

@@ -195,6 +195,11 @@ impl<C, R> Exchange<C, R> {
         self.taken.remove(number)
     }
 
+    /// Returns the receivers that wait.
+    pub fn receivers(&self) -> impl Iterator<Item = &R> {
+        self.receivers.iter().map(|(receiver, _)| receiver)
+    }
+
     /// Returns the numbers of waiting calls, taken calls and waiting receivers.
     pub fn counts(&self) -> (usize, usize, usize) {
         (self.waiting.len(), self.taken.len(), self.receivers.len())

@@ -133,7 +133,7 @@ impl fmt::Debug for Word {
 
 /// A call of a member that waits for a lock. A member has one at a time for each lock, each with another number: it
 /// makes the next one after the owner has answered or has heard [`Event::Abandon`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Waiter {
     /// The member.
     pub member: Member,
@@ -410,5 +410,38 @@ mod tests {
     fn fence_numbers_wrap() {
         let word = Word::from_bits(!(HOLDER | WAITERS | POISONED));
         assert_eq!(word.taken_by(member(9)).unwrap(), Word::from_bits(9));
+    }
+
+    proptest::proptest! {
+        /// Whoever may write a word can write anything into it. The owner gives a waiter the lock at most once for each call,
+        /// forgets none, and grants it to nobody who did not ask.
+        #[test]
+        fn an_owner_survives_any_word(
+            words in proptest::collection::vec(proptest::prelude::any::<u64>(), 1..60),
+            events in proptest::collection::vec((0u8..6, 1u16..5, 0u64..3), 60),
+        ) {
+            let mut queue = Queue::default();
+            let mut asked = std::collections::BTreeMap::new();
+            for (bits, (kind, number, call)) in words.iter().zip(events) {
+                let (mut word, who) = (Word::from_bits(*bits), waiter(number, call));
+                let event = match kind {
+                    0 | 1 => Event::Reserve(who),
+                    2 => Event::Try(who),
+                    3 => Event::Unlock(word),
+                    4 => Event::Abandon(who),
+                    _ => Event::Dead(who.member),
+                };
+                if matches!(event, Event::Reserve(_) | Event::Try(_)) {
+                    *asked.entry(who).or_insert(0) += 1;
+                }
+                if let Some(grant) = carry_out(&mut queue, &mut word, event) {
+                    let left = asked.get_mut(&grant.waiter).map(|left| { *left -= 1; *left });
+                    proptest::prop_assert!(left.is_some_and(|left| left >= 0), "{grant:?} was not asked for");
+                    proptest::prop_assert_eq!(word.holder(), Some(grant.waiter.member));
+                }
+                let members: std::collections::BTreeSet<_> = queue.waiting().map(|one| one.member).collect();
+                proptest::prop_assert_eq!(members.len(), queue.waiting().len(), "a member waits once");
+            }
+        }
     }
 }

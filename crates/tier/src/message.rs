@@ -8,6 +8,7 @@ use crate::holders::Holders;
 use crate::membership::Epoch;
 use crate::name::Name;
 use crate::place::{LmrId, NodeId};
+use crate::qos::Priority;
 use crate::record::{Keepers, Listing, Mapping, NAMES_AT_ONCE, RecordError};
 use crate::rights::{GrantError, Grantee, Grants, Principal, Rights};
 use thiserror::Error;
@@ -265,6 +266,8 @@ pub enum Request {
         backwards: bool,
         /// The principal, for which its node vouches.
         principal: Principal,
+        /// The priority, as far as the share of the principal at the storing node permits it.
+        priority: Priority,
     },
     /// To a record's node: list regions with a name to which a principal has a right.
     List {
@@ -448,9 +451,10 @@ impl Request {
             Request::Set { owner, extent, offset, length, value } => {
                 Writer::new(15).id(*owner).u16(*extent).u64(*offset).u32(*length).u8(*value)
             }
-            Request::Copy { owner, extent, offset, length, to, target, backwards, principal } => {
+            Request::Copy { owner, extent, offset, length, to, target, backwards, principal, priority } => {
                 let writer = Writer::new(16).id(*owner).u16(*extent).u64(*offset).u32(*length).id(*to);
-                writer.u64(*target).u8(u8::from(*backwards)).text(principal.as_str().as_bytes())
+                let writer = writer.u64(*target).u8(u8::from(*backwards)).priority(*priority);
+                writer.text(principal.as_str().as_bytes())
             }
             Request::List { principal, from } => {
                 Writer::new(17).text(principal.as_str().as_bytes()).u32(*from)
@@ -534,8 +538,9 @@ impl Request {
             16 => {
                 let (owner, extent, offset) = (reader.id()?, reader.u16()?, reader.u64()?);
                 let (length, to, target) = (reader.u32()?, reader.id()?, reader.u64()?);
-                let (backwards, principal) = (reader.flag()?, reader.principal()?);
-                Request::Copy { owner, extent, offset, length, to, target, backwards, principal }
+                let (backwards, priority, principal) =
+                    (reader.flag()?, reader.priority()?, reader.principal()?);
+                Request::Copy { owner, extent, offset, length, to, target, backwards, principal, priority }
             }
             17 => Request::List { principal: reader.principal()?, from: reader.u32()? },
             18 => Request::Serves { service: reader.name()? },

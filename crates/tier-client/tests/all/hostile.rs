@@ -416,7 +416,11 @@ fn of_services() -> impl Strategy<Value = (u16, Vec<u8>)> {
         let request = match kind {
             0 => ServiceRequest::Register { service, function },
             1 => ServiceRequest::Withdraw { registration },
-            2 => ServiceRequest::Receive { registration, room, waits },
+            2 => {
+                let short = u64::from(first % 2) * u64::from(second);
+                let time = if waits { u64::MAX } else { short };
+                ServiceRequest::Receive { registration, room, time }
+            }
             3 => {
                 let next = waits.then_some(room);
                 ServiceRequest::Reply { registration, number, outcome, next, bytes: b"reply" }

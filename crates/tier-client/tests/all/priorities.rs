@@ -4,18 +4,20 @@
 use crate::common::{HANG, Serving, attach, config, fabric, serve, tag};
 use crate::hostile::{Raw, problem, send};
 use crate::turns::{NODES, in_virtual_time, node, spawn};
-use dunlin_fabric::{Fabric as _, Host as _};
-use dunlin_rpc::CallError;
+use dunlin_fabric::{Address, Fabric as _, Host as _};
+use dunlin_rpc::{CallError, Cause, Client, ClientConfig, Status};
 use dunlin_tier::Name;
 use dunlin_tier::process::list::{ListedChange, ListedOperation};
 use dunlin_tier::process::service::{INVOKE_REFUSED, ServiceRequest};
-use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, READ_HERE, STATUS};
+use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, READ_HERE, STATUS, gateway_name};
 use dunlin_tier_client::{
-    AttachConfig, AttachError, ListError, OperationError, Operations, Priority, RequestError, Spec, Tier,
+    AttachConfig, AttachError, ListError, OperationError, Operations, Priority, ReceiveError, RequestError,
+    Spec, Tier,
 };
-use dunlin_tier_node::{Policy, QosError, Share};
+use dunlin_tier_node::{Limit, Policy, QosError, Share};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const BOTH: [Priority; 2] = [Priority::Low, Priority::High];
 
@@ -276,4 +278,106 @@ fn a_process_of_high_priority_is_ahead_of_one_of_low_priority() {
             }
         });
     }
+}
+
+/// The limit of a principal counts operations and calls of its processes alike, and refuses both by types.
+#[test]
+fn a_limit_refuses_calls_and_operations_of_processes() {
+    let tag = tag("priorities-limit");
+    let mut settings = config(&tag, &["one"], "one");
+    // One byte a second: each operation brings the principal into debt for longer than the test.
+    settings.qos.everyone.limit = Limit { bytes: 1, ..Limit::NONE };
+    let node = serve(settings, &tag, |_| {});
+    let server = attach(&node.address);
+    let calls = server.register("double", 1).unwrap();
+    let app = attach(&node.address);
+    let own = app.malloc(8192, Spec::here()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| calls.receive(&mut [0; 1000]).unwrap().reply(b"ok").unwrap());
+        let attempts = call_until_done(|| app.call("one", "double", 1, &[1; 1000], &mut [0; 2]).map(|_| 1));
+        assert_eq!(attempts, 1, "the first call brings the principal into debt");
+    });
+    let error = app.call("one", "double", 1, &[1; 1000], &mut [0; 2]).unwrap_err();
+    match &error {
+        RequestError::OverLimit { principal, what: "bytes", limit: 1, retry_after } => {
+            assert!(principal == app.principal() && *retry_after > HANG, "{error:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!error.may_have_executed());
+    let error = own.write(0, &[1; 5000]).unwrap_err();
+    assert!(matches!(error, OperationError::Limit { what: "bytes", limit: 1, .. }), "{error:?}");
+    // A client of the engine knows the statuses of the engine.
+    let address = Address::new(node.address.scheme(), &gateway_name(node.address.name())).unwrap();
+    let plain = ClientConfig { service: "double".to_owned(), ..ClientConfig::default() };
+    let mut plain = Client::connect(&fabric(), &address, plain).unwrap();
+    let refused = plain.call(1, &[1; 1000]).map(drop).unwrap_err();
+    assert_eq!(refused, CallError::NotExecuted(Cause::Refused(Status::Overloaded)));
+    assert!(matches!(calls.try_receive(&mut [0; 1000]), Err(ReceiveError::NoCall)), "nobody was called");
+}
+
+/// Calls of low priority of a process pause at the node, whose worker waits for none of them. The server receives for a time,
+/// and loses no call at its end.
+#[test]
+fn calls_of_processes_pause_in_virtual_time() {
+    in_virtual_time(3, true, |sim, fabrics| {
+        let change = |config: &mut dunlin_tier_node::TierConfig| config.qos.policy = Policy::Paced;
+        let nodes = [0, 1].map(|at| node(&fabrics[at], NODES[at], change));
+        let attach = |priority| {
+            let settings =
+                AttachConfig { priority: Some(priority), ..AttachConfig::new(nodes[0].address.clone()) };
+            Tier::attach_with(&sim.process_on(0), settings).unwrap()
+        };
+        let server = attach(Priority::High);
+        let calls = Arc::new(server.register("echo", 1).unwrap());
+        let (begin, time) = (sim.host().now(), 4_000_000);
+        let late = calls.receive_within(&mut [0; 8], Duration::from_millis(2)).map(drop);
+        assert!(matches!(late, Err(ReceiveError::NoCall)), "{late:?}");
+        let waited = sim.host().now() - begin;
+        assert!((2_000_000..2_200_000).contains(&waited), "{waited}");
+        let is_over = Arc::new(AtomicU64::new(0));
+        let done: Arc<[AtomicU64; 2]> = Arc::default();
+        let executed = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let mut servers = Vec::new();
+        for _ in 0..6 {
+            let (calls, is_over, executed) =
+                (Arc::clone(&calls), Arc::clone(&is_over), Arc::clone(&executed));
+            servers.push(spawn(&sim, move || {
+                while is_over.load(Ordering::Relaxed) == 0 {
+                    // So short that many receivers give up in the instant in which a call comes.
+                    match calls.receive_within(&mut [0; 8], Duration::from_micros(20)) {
+                        Ok(request) => {
+                            executed[0].fetch_add(1, Ordering::Relaxed);
+                            request.reply(b"done").unwrap();
+                        }
+                        Err(ReceiveError::NoCall) => _ = executed[1].fetch_add(1, Ordering::Relaxed),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }));
+        }
+        let until = sim.host().now() + time;
+        let mut callers = Vec::new();
+        for thread in 0..9 {
+            let priority = if thread < 6 { Priority::High } else { Priority::Low };
+            let (app, done, host) = (attach(priority), Arc::clone(&done), sim.host().clone());
+            callers.push(spawn(&sim, move || {
+                while host.now() < until {
+                    assert_eq!(app.call("one", "echo", 1, b"x", &mut [0; 4]).unwrap(), 4);
+                    done[priority as usize].fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+        }
+        callers.into_iter().for_each(dunlin_fabric::Task::join);
+        is_over.store(1, Ordering::Relaxed);
+        servers.into_iter().for_each(dunlin_fabric::Task::join);
+        let [low, high] = [0, 1].map(|at: usize| done[at].load(Ordering::Relaxed));
+        let [taken, nothing] = [0, 1].map(|at: usize| executed[at].load(Ordering::Relaxed));
+        println!("{low} of low, {high} of high priority, {nothing} receivers gave up");
+        assert_eq!(taken, low + high, "a call that was handed out is received");
+        assert!(
+            low > 3 && low <= 3 * (2 + time / 112_000) && high > 3 * low && nothing > 0,
+            "{low} {high} {nothing}"
+        );
+    });
 }

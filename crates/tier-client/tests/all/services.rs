@@ -191,6 +191,11 @@ fn mistakes_are_told() {
     let waiting = call(b"", 2);
     drop(calls.receive(&mut buffer).unwrap());
     assert_eq!(call_error(waiting.join().unwrap()), CallError::MaybeExecuted(Cause::Dropped));
+    // A result that is too long for a message is not sent, and its caller hears that there is none.
+    let waiting = call(b"", 2);
+    let refused = calls.receive(&mut buffer).unwrap().reply(&long);
+    assert!(matches!(refused, Err(RequestError::Limit { what: "bytes in one answer", .. })), "{refused:?}");
+    assert_eq!(call_error(waiting.join().unwrap()), CallError::MaybeExecuted(Cause::Dropped));
     // A deadline that passes while nobody receives.
     let late = far.call_within(Duration::from_millis(20), ("one", b"sums", 1), b"late", &mut []);
     assert_eq!(call_error(late), CallError::MaybeExecuted(Cause::DeadlineExceeded));
@@ -279,7 +284,7 @@ fn a_process_that_lies_reaches_no_call_of_another() {
     numbers.extend((0..50).map(|seed| Slots::new(4, seed).insert(()).unwrap()));
     for number in numbers {
         if number != own {
-            let receive = ServiceRequest::Receive { registration: number, room: 64, waits: true };
+            let receive = ServiceRequest::Receive { registration: number, room: 64, time: u64::MAX };
             assert_eq!(problem(liar.ask(&receive)), Problem::NotRegistered);
             assert_eq!(problem(liar.ask(&reply(number, 1, None))), Problem::NotRegistered);
             let withdraw = ServiceRequest::Withdraw { registration: number };
@@ -314,7 +319,7 @@ fn a_process_that_lies_reaches_no_call_of_another() {
     let mut stranger = Raw(Client::connect(&fabric(), &nodes[0].address, unattached).unwrap());
     for request in [
         ServiceRequest::Register { service: service.clone(), function: 9 },
-        ServiceRequest::Receive { registration: own, room: 64, waits: true },
+        ServiceRequest::Receive { registration: own, room: 64, time: u64::MAX },
         ServiceRequest::Invoke {
             node: "one",
             service,
@@ -339,7 +344,7 @@ fn a_receiver_that_vanishes_takes_no_call_with_it() {
         let answer = server.ask(&register).unwrap();
         let registration = u64::from_le_bytes(answer.try_into().unwrap());
         let mut bytes = Vec::new();
-        ServiceRequest::Receive { registration, room: 64, waits: true }.encode_into(&mut bytes);
+        ServiceRequest::Receive { registration, room: 64, time: u64::MAX }.encode_into(&mut bytes);
         server.0.submit_on(0, RECEIVE, &bytes).unwrap();
         drop(server);
         // Its process has ended with the connection: the function is nobody's, or its calls are refused.
@@ -348,6 +353,57 @@ fn a_receiver_that_vanishes_takes_no_call_with_it() {
             let error = call_error(caller.call_within(own, ("one", b"v", 1), b"x", &mut []));
             (error == CallError::NotExecuted(Cause::Refused(Status::UnknownFunction))).then_some(())
         });
+    }
+}
+
+/// The answer to a caller that has gone goes nowhere, and harms nobody else.
+#[test]
+fn a_caller_vanishes_while_its_result_is_written() {
+    let nodes = nodes("gone", &["one", "two"]);
+    let (server, caller) = (attach(&nodes[0].address), attach(&nodes[1].address));
+    let calls = server.register("g", 1).unwrap();
+    let (mut buffer, result) = ([0; 64], vec![7; 1 << 20]);
+    for round in 0..20 {
+        let mut gone = Raw::attach(&nodes[1]);
+        let service = Name::new("g").unwrap();
+        let (node, priority) = ("one", dunlin_tier::Priority::High);
+        let mut bytes = Vec::new();
+        ServiceRequest::Invoke { node, service, function: 1, is_one_way: false, priority, bytes: b"gone" }
+            .encode_into(&mut bytes);
+        gone.0.submit_on(0, INVOKE, &bytes).unwrap();
+        // A connection between the nodes may take longer than it waits.
+        let request = wait("the call", || match calls.receive_within(&mut buffer, Duration::from_secs(1)) {
+            Ok(request) => Some(request),
+            Err(ReceiveError::NoCall) => {
+                gone.0.submit_on(0, INVOKE, &bytes).unwrap();
+                None
+            }
+            Err(error) => panic!("{error}"),
+        });
+        if round % 2 == 0 {
+            drop(gone);
+            request.reply(&result).unwrap();
+        } else {
+            std::thread::scope(|scope| {
+                scope.spawn(|| drop(gone));
+                request.reply(&result).unwrap();
+            });
+        }
+        let mut answer = vec![0; 1 << 20];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                loop {
+                    let request = calls.receive(&mut [0; 64]).unwrap();
+                    let is_last = request.len() == 1;
+                    request.reply(&result).unwrap();
+                    if is_last {
+                        return;
+                    }
+                }
+            });
+            assert_eq!(caller.call("one", "g", 1, b"x", &mut answer).unwrap(), 1 << 20);
+        });
+        assert!(answer == result);
     }
 }
 

@@ -6,12 +6,12 @@ use crate::calling::encode_call;
 use crate::error::JoinError;
 use crate::forward::Link;
 use crate::tier::Tier;
-use dunlin_fabric::{Address, Fabric, Host, Nanos, PeerIdentity};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, PeerIdentity, nanos};
 use dunlin_rpc::{
     CallError, Cause, ConnectionObserver, Incoming, ServeError, Server, ServerBuilder, ServerConfig, Status,
     Taker,
 };
-use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
+use dunlin_tier::call::MAX_CALL;
 use dunlin_tier::message::{CALL, Reply, Request};
 use dunlin_tier::process::gateway_name;
 use dunlin_tier::{Name, NodeId};
@@ -236,7 +236,10 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
         drop(std::mem::take(&mut call.payload));
         self.registry.answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let time = call.time_left().unwrap_or(node.config.timeout);
-        let link = node.qos.call(caller.tier.priority());
+        let host = node.fabric.host();
+        let turn = node.qos.begin_call(host, caller.tier.class(), bytes.len() as u64, || nanos(time));
+        // Such a client knows statuses of the engine only.
+        let Ok(turn) = turn else { return call.refuse(Status::Overloaded) };
         let (gateway, caller) = (Arc::clone(self), Arc::clone(caller));
         let done = move |outcome| {
             use Status::{Draining, UnknownFunction, Unreachable};
@@ -250,7 +253,7 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
             }
             call.relay(outcome);
         };
-        node.forward((to, link), SERVICE_CALL, &bytes, time, Box::new(done));
+        node.forward_in_turn((to, turn), bytes, time, Box::new(done));
     }
 }
 

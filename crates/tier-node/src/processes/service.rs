@@ -3,15 +3,16 @@
 
 use super::registry::{Process, Registry};
 use crate::calling::encode_call;
+use crate::error::RequestError;
 use crate::forward::Board;
 use crate::node::Node;
 use crate::services::{Arrived, Asked, Serves};
 use crate::serving::not_registered;
-use dunlin_fabric::{Address, Fabric, nanos};
+use dunlin_fabric::{Address, Fabric, Host, Nanos, nanos};
 use dunlin_rpc::{
     ApplicationCode, AsyncClient, Batching, CallError, Cause, ClientConfig, Incoming, Status, Taker,
 };
-use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
+use dunlin_tier::call::MAX_CALL;
 use dunlin_tier::process::service::{
     Handed, INVOKE, INVOKE_REFUSED, NOTHING, Outcome, ServiceRequest, encode_servers,
 };
@@ -31,8 +32,29 @@ pub(super) struct Served<F: Fabric, P: Fabric> {
     function: u16,
     /// The number of the registration at the node.
     number: AtomicU64,
-    exchange: Mutex<Exchange<Asked<F>, Incoming<P>>>,
+    exchange: Mutex<Exchange<Asked<F>, Receiver<P>>>,
+    looks: Mutex<Looks>,
 }
+
+/// A receiver that waits.
+#[derive(Debug)]
+struct Receiver<P: Fabric> {
+    call: Incoming<P>,
+    /// The end of its time.
+    until: Nanos,
+}
+
+/// Looks for receivers whose time is over.
+#[derive(Debug)]
+struct Looks {
+    /// The time of the next one.
+    next: Nanos,
+    /// Looks to come. Those that are too early find nobody.
+    pending: u32,
+}
+
+/// The most looks to come for one function. A process that asks for more waits for longer.
+const MAX_LOOKS: u32 = 64;
 
 /// A server of the engine that a process runs, for all functions of a service.
 #[derive(Debug)]
@@ -117,24 +139,32 @@ fn fail<P: Fabric>(call: Incoming<P>, problem: &Problem) {
 }
 
 /// Carrier out what an exchange decided.
-fn settle<F: Fabric, P: Fabric>(acts: Vec<Act<Asked<F>, Incoming<P>>>, time_left: impl Fn(u64) -> Told) {
+fn settle<F: Fabric, P: Fabric>(acts: Vec<Act<Asked<F>, Receiver<P>>>, time_left: impl Fn(u64) -> Told) {
     for act in acts {
         match act {
             Act::Hand { receiver, number, request } => {
                 let Told { caller, time_left } = time_left(number);
                 let time_left = time_left.map(nanos);
-                receiver.reply(Handed { number, time_left, caller: &caller, request: &request }.encode());
+                receiver
+                    .call
+                    .reply(Handed { number, time_left, caller: &caller, request: &request }.encode());
             }
             Act::TooLong { receiver, length } => {
-                fail(receiver, &Problem::TooLong { length: length as u64, limit: 0 });
+                fail(receiver.call, &Problem::TooLong { length: length as u64, limit: 0 });
             }
-            Act::Nothing(receiver) => match ApplicationCode::new(NOTHING) {
-                Some(code) => receiver.fail(code, Vec::new()),
-                None => receiver.refuse(Status::Malformed),
-            },
+            Act::Nothing(receiver) => receiver.has_nothing(),
             Act::Expired(asked) => asked.answer.refuse(Status::DeadlineExceeded),
             Act::Overloaded(asked) => asked.answer.refuse(Status::Overloaded),
             Act::Forgotten(asked) => drop(asked),
+        }
+    }
+}
+
+impl<P: Fabric> Receiver<P> {
+    fn has_nothing(self) {
+        match ApplicationCode::new(NOTHING) {
+            Some(code) => self.call.fail(code, Vec::new()),
+            None => self.call.refuse(Status::Malformed),
         }
     }
 }
@@ -146,14 +176,14 @@ struct Told {
 }
 
 impl<F: Fabric, P: Fabric> Served<F, P> {
-    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, Incoming<P>>> {
+    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, Receiver<P>>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the exchange, and carries out what it decides with the lock held: answers only go into inboxes.
     fn change(
         &self,
-        change: impl FnOnce(&mut Exchange<Asked<F>, Incoming<P>>) -> Vec<Act<Asked<F>, Incoming<P>>>,
+        change: impl FnOnce(&mut Exchange<Asked<F>, Receiver<P>>) -> Vec<Act<Asked<F>, Receiver<P>>>,
     ) {
         let mut exchange = self.exchange();
         let acts = change(&mut exchange);
@@ -164,11 +194,62 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
         });
     }
 
-    fn receive(&self, call: Incoming<P>, room: u32, waits: bool) {
-        self.change(|exchange| exchange.receive(call, room as usize, waits, Asked::is_over));
+    /// Hands the next request to a receiver that waits for some nanoseconds.
+    fn receive(self: &Arc<Self>, node: &Arc<Node<F>>, call: Incoming<P>, room: u32, time: Nanos) {
+        let is_bounded = time > 0 && time < Nanos::MAX;
+        let until = if is_bounded { node.fabric.host().now().saturating_add(time) } else { Nanos::MAX };
+        let receiver = Receiver { call, until };
+        self.change(|exchange| exchange.receive(receiver, room as usize, time > 0, Asked::is_over));
+        if is_bounded {
+            self.look_at(node, until);
+        }
     }
 
-    fn reply(&self, call: Incoming<P>, number: u64, outcome: Outcome, bytes: Vec<u8>, next: Option<u32>) {
+    /// Has receivers whose time is over hear so.
+    fn look_at(self: &Arc<Self>, node: &Arc<Node<F>>, until: Nanos) {
+        {
+            let mut looks = self.looks();
+            if until >= looks.next || looks.pending >= MAX_LOOKS || node.is_over() {
+                return;
+            }
+            (looks.next, looks.pending) = (until, looks.pending + 1);
+        }
+        let (own, of) = (Arc::clone(self), Arc::clone(node));
+        node.delays.at(node.fabric.host(), until, Box::new(move || own.look(&of)));
+    }
+
+    fn look(self: &Arc<Self>, node: &Arc<Node<F>>) {
+        let now = node.fabric.host().now();
+        {
+            let mut looks = self.looks();
+            looks.pending -= 1;
+            if now >= looks.next {
+                looks.next = Nanos::MAX;
+            }
+        }
+        let (late, next) = {
+            let mut exchange = self.exchange();
+            let late = exchange.leave(|receiver| receiver.until <= now);
+            (late, exchange.receivers().map(|receiver| receiver.until).min())
+        };
+        late.into_iter().for_each(Receiver::has_nothing);
+        if let Some(next) = next.filter(|next| *next < Nanos::MAX) {
+            self.look_at(node, next);
+        }
+    }
+
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reply(
+        self: &Arc<Self>,
+        node: &Arc<Node<F>>,
+        (call, next): (Incoming<P>, Option<u32>),
+        number: u64,
+        outcome: Outcome,
+        bytes: Vec<u8>,
+    ) {
         // An answer to nobody goes nowhere, as one whose caller's time is over.
         let answered = self.exchange().answer(number);
         if let Some(caller) = answered.and_then(|asked| asked.answer.0) {
@@ -186,14 +267,14 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
             }
         }
         match next {
-            Some(room) => self.receive(call, room, true),
+            Some(room) => self.receive(node, call, room, Nanos::MAX),
             None => call.reply(Vec::new()),
         }
     }
 
     fn leave(&self, session: u64) {
-        let gone = self.exchange().leave(|receiver| receiver.session == session);
-        gone.into_iter().for_each(|receiver| receiver.refuse(Status::Draining));
+        let gone = self.exchange().leave(|receiver| receiver.call.session == session);
+        gone.into_iter().for_each(|receiver| receiver.call.refuse(Status::Draining));
     }
 
     /// The process withdraws the function, or has ended.
@@ -202,7 +283,7 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
         let Remains { waiting, taken, receivers } = self.exchange().end();
         waiting.into_iter().for_each(|asked| asked.answer.refuse(Status::Draining));
         drop(taken);
-        receivers.into_iter().for_each(|receiver| fail(receiver, &Problem::NotRegistered));
+        receivers.into_iter().for_each(|receiver| fail(receiver.call, &Problem::NotRegistered));
     }
 }
 
@@ -226,7 +307,8 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 let exchange =
                     Mutex::new(Exchange::new(ExchangeLimits::default(), process.tier.draw() as u32));
                 let number = AtomicU64::new(0);
-                let served = Served { service, function, number, exchange };
+                let looks = Mutex::new(Looks { next: Nanos::MAX, pending: 0 });
+                let served = Served { service, function, number, exchange, looks };
                 self.enter(process, &Registered::Function(Arc::new(served)))
             }
             ServiceRequest::RegisterServer { service, address } => {
@@ -305,9 +387,10 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
             Ok(process) => process,
             Err(problem) => return fail(call, &problem),
         };
-        if let Err(refused) = process.tier.with_priority(priority) {
-            return fail(call, &refused.into());
-        }
+        let class = match process.tier.class().with_priority(priority) {
+            Ok(class) => class,
+            Err(refused) => return fail(call, &refused.into()),
+        };
         let Some(calling) = process.calling(self.0.config.limits.calls) else {
             return call.refuse(Status::Overloaded);
         };
@@ -319,6 +402,11 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
         };
         drop(std::mem::take(&mut call.payload));
         let time = call.time_left().unwrap_or(this.config.timeout);
+        let turn = this.qos.begin_call(this.fabric.host(), &class, bytes.len() as u64, || nanos(time));
+        let turn = match turn {
+            Ok(turn) => turn,
+            Err(over) => return fail(call, &RequestError::from(over).into()),
+        };
         let done = move |outcome| {
             drop(calling);
             match outcome {
@@ -329,7 +417,7 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
                 outcome => call.relay(outcome),
             }
         };
-        this.forward((node, this.qos.call(priority)), SERVICE_CALL, &bytes, time, Box::new(done));
+        this.forward_in_turn((node, turn), bytes, time, Box::new(done));
     }
 }
 
@@ -340,16 +428,16 @@ impl<F: Fabric, P: Fabric> Taker<P> for Desk<F, P> {
         };
         self.0.answered.fetch_add(1, Ordering::Relaxed);
         match request {
-            ServiceRequest::Receive { registration, room, waits } => {
+            ServiceRequest::Receive { registration, room, time } => {
                 match self.served(call.session, registration) {
-                    Ok(served) => served.receive(call, room, waits),
+                    Ok(served) => served.receive(self.0.tier.node(), call, room, time),
                     Err(problem) => fail(call, &problem),
                 }
             }
             ServiceRequest::Reply { registration, number, outcome, next, bytes } => {
                 let bytes = bytes.to_vec();
                 match self.served(call.session, registration) {
-                    Ok(served) => served.reply(call, number, outcome, bytes, next),
+                    Ok(served) => served.reply(self.0.tier.node(), (call, next), number, outcome, bytes),
                     Err(problem) => fail(call, &problem),
                 }
             }

@@ -137,6 +137,42 @@ fn nodes_get_a_lock_in_the_order_of_their_first_waiters() {
     assert_eq!(order_of(many, 2), expected);
 }
 
+/// A lock is not taken twice, by the same thread either, and a barrier waits for as many as it says.
+#[test]
+fn a_lock_taken_twice_and_a_barrier_for_more_than_there_are_end_at_the_deadline() {
+    in_virtual_time(6, true, |tiers| {
+        let (name, short) = (name_at(1), Duration::from_millis(3));
+        let guard = tiers[0].lock(&name).unwrap();
+        let again = tiers[0].lock_within(&name, short);
+        assert!(matches!(again, Err(LockError::Deadline { .. })), "{again:?}");
+        assert!(tiers[0].try_lock(&name).unwrap().is_none());
+        guard.unlock().unwrap();
+        tiers[0].lock_within(&name, short).unwrap().unlock().unwrap();
+
+        let name = name_at(0);
+        let meet = |members, time| {
+            let outcomes = Arc::new(Mutex::new(Vec::new()));
+            let tasks: Vec<Task> = tiers[..2]
+                .iter()
+                .map(|tier| {
+                    let (own, name, outcomes) = (tier.clone(), name.clone(), Arc::clone(&outcomes));
+                    spawn(tier, move || {
+                        let met = own.barrier_within(&name, members, time);
+                        outcomes.lock().unwrap().push(met);
+                    })
+                })
+                .collect();
+            tasks.into_iter().for_each(Task::join);
+            Arc::into_inner(outcomes).unwrap().into_inner().unwrap()
+        };
+        let late = meet(3, short);
+        assert!(late.iter().all(|met| matches!(met, Err(LockError::Deadline { .. }))), "{late:?}");
+        // The owner looks for callers whose time is over when the next one comes.
+        let met = meet(2, Duration::from_secs(1));
+        assert!(met.len() == 2 && met.iter().all(Result::is_ok), "{met:?}");
+    });
+}
+
 /// The turn of a waiter whose time is over goes to the next one.
 #[test]
 fn who_gives_up_leaves_the_queue() {

@@ -5,8 +5,8 @@ use dunlin_fabric::{Fabric, Host, Nanos, Scheme, Task};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, RunReport, Settings, Sim};
 use dunlin_tier_node::{
-    JoinError, Limit, Lmr, OperationError, PathCount, PathReason, Policy, Priority, QosConfig, QosError,
-    Rights, Share, Spec, Tier, TierConfig,
+    EachCall, JoinError, Limit, Lmr, OperationError, PathCount, PathReason, Policy, Priority, QosConfig,
+    QosError, RequestError, Rights, Share, Spec, Tier, TierConfig,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,8 +36,19 @@ fn run(
     .unwrap()
 }
 
-/// Has each of the regions used by as many threads, for some time; returns the operations of each region's threads.
+/// Has each of the regions written by as many threads, for some time; returns the operations of each region's threads.
 fn compete(sim: &Sim, regions: Vec<(Lmr<Sim>, usize)>, bytes: usize, time: Nanos) -> Vec<u64> {
+    let write = move |region: &Lmr<Sim>| region.write(0, &vec![1; bytes]).unwrap();
+    compete_by(sim, regions, time, write)
+}
+
+/// As [`compete`], by another operation.
+fn compete_by(
+    sim: &Sim,
+    regions: Vec<(Lmr<Sim>, usize)>,
+    time: Nanos,
+    operate: impl Fn(&Lmr<Sim>) + Clone + Send + 'static,
+) -> Vec<u64> {
     let done: Arc<Vec<AtomicU64>> = Arc::new(regions.iter().map(|_| AtomicU64::new(0)).collect());
     let until = sim.host().now() + time;
     let mut tasks: Vec<Task> = Vec::new();
@@ -45,9 +56,10 @@ fn compete(sim: &Sim, regions: Vec<(Lmr<Sim>, usize)>, bytes: usize, time: Nanos
         let region = Arc::new(region);
         for _ in 0..threads {
             let (host, region, done) = (sim.host().clone(), Arc::clone(&region), Arc::clone(&done));
+            let operate = operate.clone();
             let body = move || {
                 while host.now() < until {
-                    region.write(0, &vec![1; bytes]).unwrap();
+                    operate(&region);
                     done[at].fetch_add(1, Ordering::Relaxed);
                 }
             };
@@ -97,6 +109,158 @@ fn high_priority_is_ahead_under_every_policy_but_arrival() {
             assert!(policy != Policy::Arrival || factor < 1.4, "{done:?}");
         });
     }
+}
+
+/// `memset` and `memcpy` are commands to the node that stores the bytes. They take their turns with operations, and with
+/// each other.
+#[test]
+fn commands_of_high_priority_are_ahead_under_every_policy_but_arrival() {
+    for (policy, least) in POLICIES.into_iter().zip([0.7, 2.0, 3.0, 5.0]) {
+        let change = move |config: &mut TierConfig| (config.qos.policy, config.paths) = (policy, 4);
+        run(7, change, move |sim, alice| {
+            let regions =
+                || [Priority::High, Priority::Low].map(|priority| (on_bob(alice, priority), 12)).into();
+            let ahead = |what: &str, done: Vec<u64>| {
+                let factor = done[0] as f64 / done[1] as f64;
+                println!("{policy:?}: {what}: {done:?}");
+                assert!(factor > least, "{policy:?}: {what}: {done:?}");
+                assert!(policy != Policy::Arrival || factor < 1.4, "{what}: {done:?}");
+            };
+            let set = |region: &Lmr<Sim>| region.memset(0, 4096, 5).unwrap();
+            ahead("memset", compete_by(sim, regions(), 4 * MILLISECOND, set));
+            let own = alice.clone();
+            let copy = move |region: &Lmr<Sim>| own.memcpy(region.at(0), region.at(8192), 4096).unwrap();
+            ahead("memcpy", compete_by(sim, regions(), 4 * MILLISECOND, copy.clone()));
+            if policy == Policy::Paced {
+                let mixed = move |region: &Lmr<Sim>| match region.priority() {
+                    Priority::High => region.write(0, &[1; 4096]).unwrap(),
+                    Priority::Low => copy(region),
+                };
+                let done = compete_by(sim, regions(), 4 * MILLISECOND, mixed);
+                // Two or more writes are always under way, so each copy pauses for 112 us.
+                assert!(done[1] <= 12 * (1 + 4 * MILLISECOND / 112_000), "memcpy beside write: {done:?}");
+            }
+        });
+    }
+}
+
+/// Has threads serve a function of the node until `body` returns; returns the calls that were executed.
+fn serving(sim: &Sim, tier: &Tier<Sim>, threads: usize, body: impl FnOnce()) -> u64 {
+    let calls = Arc::new(tier.register("echo", 1).unwrap());
+    let (is_over, executed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let tasks: Vec<Task> = (0..threads)
+        .map(|_| {
+            let (calls, is_over, executed) =
+                (Arc::clone(&calls), Arc::clone(&is_over), Arc::clone(&executed));
+            let serve = move || {
+                let mut buffer = [0; 64];
+                while is_over.load(Ordering::Relaxed) == 0 {
+                    let Ok(request) = calls.receive_within(&mut buffer, Duration::from_millis(1)) else {
+                        continue;
+                    };
+                    executed.fetch_add(1, Ordering::Relaxed);
+                    request.reply(b"done");
+                }
+            };
+            sim.host().spawn("serving", Box::new(serve)).unwrap()
+        })
+        .collect();
+    body();
+    is_over.store(1, Ordering::Relaxed);
+    tasks.into_iter().for_each(Task::join);
+    executed.load(Ordering::Relaxed)
+}
+
+/// A stream of calls of low priority beside one of high priority: it pauses at the node that sends, as often as two calls
+/// of high priority or more are under way.
+#[test]
+fn calls_of_low_priority_pause_beside_calls_of_high_priority() {
+    for policy in [Policy::Arrival, Policy::Paced] {
+        let change = move |config: &mut TierConfig| config.qos.policy = policy;
+        run(7, change, move |sim, alice| {
+            let time = 4 * MILLISECOND;
+            let own = alice.clone();
+            serving(sim, alice, 6, move || {
+                let call = move |region: &Lmr<Sim>| {
+                    let tier = own.with_priority(region.priority()).unwrap();
+                    assert_eq!(tier.call("alice", "echo", 1, b"x", &mut [0; 4]).unwrap(), 4);
+                };
+                let regions =
+                    |high| vec![(on_bob(alice, Priority::High), high), (on_bob(alice, Priority::Low), 3)];
+                let alone = compete_by(sim, regions(0), time, call.clone())[1];
+                let beside = compete_by(sim, regions(6), time, call);
+                let most = 3 * (1 + time / 112_000);
+                assert!(alone > 2 * most, "{policy:?}: without high priority there are no pauses: {alone}");
+                match policy {
+                    Policy::Paced => {
+                        assert!(beside[1] <= most && beside[0] > 10 * beside[1], "{beside:?}");
+                    }
+                    _ => assert!(beside[1] > most, "{beside:?}"),
+                }
+            });
+        });
+    }
+}
+
+/// Calls count against the limit of their principal at the node that sends: the thread waits for it, or hears of it.
+#[test]
+fn a_limit_holds_for_calls() {
+    let limit = Limit { operations: 1000, ..Limit::NONE };
+    let change = move |config: &mut TierConfig| {
+        config.qos.principals = [("carol".to_owned(), Share { limit, ..Share::default() })].into();
+        config.qos.patience = Duration::from_millis(3);
+    };
+    run(5, change, |sim, alice| {
+        let (carol, host) = (alice.acting_for("carol").unwrap(), sim.host().clone());
+        let done = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&done);
+        let executed = serving(sim, alice, 8, || {
+            carol.call("alice", "echo", 1, b"x", &mut [0; 4]).unwrap();
+            host.sleep(host.now() + 20 * MILLISECOND);
+            let began = host.now();
+            (0..51).for_each(|_| _ = carol.call("alice", "echo", 1, b"x", &mut [0; 4]).unwrap());
+            let time = host.now() - began;
+            assert!((40 * MILLISECOND..41 * MILLISECOND).contains(&time), "{time}");
+            let refused = Arc::new(AtomicU64::new(0));
+            let tasks: Vec<Task> = (0..8)
+                .map(|_| {
+                    let (carol, done, refused) = (carol.clone(), Arc::clone(&done), Arc::clone(&refused));
+                    let body = move || {
+                        for _ in 0..5 {
+                            match carol.call("alice", "echo", 1, b"x", &mut [0; 4]) {
+                                Ok(_) => done.fetch_add(1, Ordering::Relaxed),
+                                Err(
+                                    error @ RequestError::OverLimit {
+                                        limit: 1000, what: "operations", ..
+                                    },
+                                ) => {
+                                    assert!(!error.may_have_executed());
+                                    refused.fetch_add(1, Ordering::Relaxed)
+                                }
+                                Err(other) => panic!("{other}"),
+                            };
+                        }
+                    };
+                    host.spawn("calling", Box::new(body)).unwrap()
+                })
+                .collect();
+            tasks.into_iter().for_each(Task::join);
+            let (done, refused) = (done.load(Ordering::Relaxed), refused.load(Ordering::Relaxed));
+            assert!(refused > 0 && done + refused == 40, "{done} {refused}");
+            let each = EachCall { node: "alice", service: b"echo", function: 1, request: b"x" };
+            let outcome = carol.call_each(Duration::from_secs(1), &[each; 20]);
+            assert!(matches!(outcome, Err(RequestError::OverLimit { .. })), "{outcome:?}");
+            // Other principals are free.
+            let began = host.now();
+            (0..50).for_each(|_| _ = alice.call("alice", "echo", 1, b"x", &mut [0; 4]).unwrap());
+            assert!(host.now() - began < 10 * MILLISECOND);
+        });
+        assert_eq!(
+            executed,
+            1 + 51 + counted.load(Ordering::Relaxed) + 50,
+            "nothing that was refused is executed"
+        );
+    });
 }
 
 #[test]

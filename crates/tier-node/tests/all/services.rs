@@ -207,6 +207,28 @@ fn a_server_that_does_not_receive_holds_up_nobody_else() {
     });
 }
 
+#[test]
+fn a_thousand_functions_are_served_and_withdrawn() {
+    in_virtual_time(2, true, |[alice, bob, _]| {
+        let calls: Vec<_> = (0..1000).map(|function| bob.register("many", function).unwrap()).collect();
+        for function in [0, 1, 500, 999] {
+            let own = alice.clone();
+            let task = spawn(alice, move || {
+                let mut answer = [0; 2];
+                assert_eq!(own.call("bob", "many", function, b"", &mut answer).unwrap(), 2);
+                assert_eq!(u16::from_le_bytes(answer), function);
+            });
+            let request = calls[usize::from(function)].receive(&mut []).unwrap();
+            request.reply(&function.to_le_bytes());
+            task.join();
+        }
+        drop(calls);
+        let nobody = CallError::NotExecuted(Cause::Refused(Status::UnknownFunction));
+        assert_eq!(call_error(alice.call("bob", "many", 500, b"", &mut [])), nobody);
+        let _again = bob.register("many", 500).unwrap();
+    });
+}
+
 /// Sends, and calls to many nodes at once.
 fn one_way_and_many<F: Fabric>(tiers: &[Tier<F>; 3]) {
     let [alice, bob, carol] = tiers;

@@ -135,7 +135,8 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         (copied, any::<u32>(), any::<u64>(), any::<bool>(), principal()).prop_map(
             |(((owner, extent, offset), to), length, target, backwards, principal)| {
-                Request::Copy { owner, extent, offset, length, to, target, backwards, principal }
+                let priority = if length % 2 == 0 { Priority::Low } else { Priority::High };
+                Request::Copy { owner, extent, offset, length, to, target, backwards, principal, priority }
             }
         ),
     ]

@@ -7,7 +7,7 @@ use crate::handles::TableError;
 use crate::lock::message::{LockRefusal, LockReply};
 use crate::message::{Malformed, Refusal, Reply};
 use crate::name::Name;
-use crate::qos::QosError;
+use crate::qos::{Measure, QosError};
 
 /// The reason why a request of a process has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +110,17 @@ pub enum Problem {
     NotDirect(NoDirect),
     /// The share of a principal, whose name this is, permits only low priority.
     Priority(String),
+    /// A principal has used up what its limit permits.
+    OverLimit {
+        /// The principal.
+        principal: String,
+        /// The limited quantity.
+        measure: Measure,
+        /// The limit a second.
+        limit: u64,
+        /// The time until the same would be admitted at once, in nanoseconds.
+        retry_after: u64,
+    },
     /// Another failure, in words.
     Other {
         /// The words, at most 255 bytes.
@@ -204,6 +215,10 @@ impl Problem {
             Problem::MadeAt(node) => kind(44).text(cut(node)),
             Problem::NotDirect(reason) => kind(38).u8(*reason as u8),
             Problem::Priority(principal) => kind(39).text(cut(principal)),
+            Problem::OverLimit { principal, measure, limit, retry_after } => {
+                let writer = kind(45).u8(u8::from(*measure == Measure::Bytes)).u64(*limit);
+                writer.u64(*retry_after).text(cut(principal))
+            }
             Problem::Other { text, may_have_executed } => {
                 kind(23).u8(u8::from(*may_have_executed)).text(cut(text))
             }
@@ -271,6 +286,11 @@ impl Problem {
             44 => Problem::MadeAt(reader.string()?),
             38 => Problem::NotDirect(NoDirect::from_wire(reader.u8()?).ok_or(Malformed)?),
             39 => Problem::Priority(reader.string()?),
+            45 => {
+                let measure = if reader.flag()? { Measure::Bytes } else { Measure::Operations };
+                let (limit, retry_after) = (reader.u64()?, reader.u64()?);
+                Problem::OverLimit { principal: reader.string()?, measure, limit, retry_after }
+            }
             32 => {
                 let may_have_executed = reader.flag()?;
                 Problem::Deadline { node: reader.string()?, may_have_executed }

@@ -25,7 +25,7 @@ pub const PING: u16 = 24;
 /// The error of the application that carries a [`Problem`](super::Problem) of [`INVOKE`]: the largest code. All other
 /// codes are those of the service that was called, which cannot use this one.
 pub const INVOKE_REFUSED: u16 = 0xfeff;
-/// The error of the application without a payload: there is no request to receive.
+/// The error of the application without a payload: there is no request to receive, or there was none in time.
 pub const NOTHING: u16 = 3;
 
 /// The outcome of a request that was received.
@@ -71,8 +71,8 @@ pub enum ServiceRequest<'a> {
         registration: u64,
         /// The longest request that is taken, in bytes.
         room: u32,
-        /// Without a request, the answer comes when there is one.
-        waits: bool,
+        /// How long the answer waits for a request, in nanoseconds: not at all with 0, without end with `u64::MAX`.
+        time: u64,
     },
     /// [`REPLY`].
     Reply {
@@ -135,8 +135,8 @@ impl<'a> ServiceRequest<'a> {
             }
             ServiceRequest::Ping => writer,
             ServiceRequest::Withdraw { registration } => writer.u64(*registration),
-            ServiceRequest::Receive { registration, room, waits } => {
-                writer.u64(*registration).u32(*room).u8(u8::from(*waits))
+            ServiceRequest::Receive { registration, room, time } => {
+                writer.u64(*registration).u32(*room).u64(*time)
             }
             ServiceRequest::Reply { registration, number, outcome, next, bytes } => {
                 let (kind, code) = match outcome {
@@ -178,7 +178,7 @@ impl<'a> ServiceRequest<'a> {
             WITHDRAW => ServiceRequest::Withdraw { registration: reader.u64()? },
             RECEIVE => {
                 let (registration, room) = (reader.u64()?, reader.u32()?);
-                ServiceRequest::Receive { registration, room, waits: reader.flag()? }
+                ServiceRequest::Receive { registration, room, time: reader.u64()? }
             }
             REPLY => {
                 let (registration, number) = (reader.u64()?, reader.u64()?);
@@ -288,7 +288,7 @@ mod tests {
                 ServiceRequest::RegisterServer { service: service.clone(), address: &node },
                 ServiceRequest::Ping,
                 ServiceRequest::Withdraw { registration },
-                ServiceRequest::Receive { registration, room, waits: flag },
+                ServiceRequest::Receive { registration, room, time: number },
                 ServiceRequest::Reply { registration, number, outcome, next, bytes: &bytes },
                 ServiceRequest::Invoke {
                     node: &node, service: service.clone(), function, is_one_way: flag,

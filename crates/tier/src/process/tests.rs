@@ -180,6 +180,13 @@ fn plain_problem() -> impl Strategy<Value = Problem> {
         Just(Problem::NotOperator),
         "[a-z]{0,255}".prop_map(Problem::MadeAt),
         "[a-z]{0,255}".prop_map(Problem::Priority),
+        ("[a-z]{0,255}", any::<bool>(), any::<[u64; 2]>()).prop_map(
+            |(principal, bytes, [limit, retry_after])| {
+                let measure =
+                    if bytes { crate::qos::Measure::Bytes } else { crate::qos::Measure::Operations };
+                Problem::OverLimit { principal, measure, limit, retry_after }
+            }
+        ),
         ("[a-z]{1,255}", any::<u64>(), any::<bool>()).prop_map(|(node, epoch, may_have_executed)| {
             Problem::Dead { node, epoch, may_have_executed }
         }),
