@@ -7,6 +7,7 @@ use crate::measured_run::{
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Scheme, Signal, Task, Work};
 use dunlin_fabric_sim::{Pages, Random, Sim, SimSignal};
 use dunlin_rnic_model::{Parameter, Prices, Profile};
+use dunlin_rpc::plan::Plan;
 use dunlin_tier_client::AttachConfig;
 use dunlin_tier_node::{
     AnyGuard, AnyLmr, AnyTier, Guard, Lmr, Peer, ProcessConfig, ProcessLimits, ProcessServer, Rights, Spec,
@@ -242,10 +243,9 @@ impl TierLoad {
                     let address = Address::new(Scheme::Sim, "attach").map_err(thread)?;
                     served.push(self.serve(&sim.within_machine(), tier, &address)?);
                     let process = sim.process_on(node);
-                    let attached = dunlin_tier_client::Tier::attach_with(
-                        &process.within_machine(),
-                        AttachConfig::new(address),
-                    );
+                    // The plan of the published figures.
+                    let config = AttachConfig { plan: Some(Plan::default()), ..AttachConfig::new(address) };
+                    let attached = dunlin_tier_client::Tier::attach_with(&process.within_machine(), config);
                     self.spawn_writers(&process, &attached.map_err(thread)?, &place, &mut tasks)?;
                 }
             }

@@ -25,7 +25,7 @@ static WAKES: AtomicU64 = AtomicU64::new(0);
 static BARRIERS: AtomicU64 = AtomicU64::new(0);
 
 /// The calls by which a thread sleeps and wakes others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sleeps {
     /// Calls to sleep.
     pub waits: u64,

@@ -7,6 +7,8 @@
 #[cfg(target_arch = "x86_64")]
 mod futex;
 mod process;
+#[cfg(target_arch = "x86_64")]
+pub mod traced;
 
 #[cfg(target_arch = "x86_64")]
 pub use futex::{Sleeps, UNEXPECTED, count_sleeps, sleeps};

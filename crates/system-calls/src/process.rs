@@ -57,6 +57,11 @@ impl Process {
         Ok(Process { child, input, output })
     }
 
+    /// Returns its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for a line of its output, which is [`ready`]'s first; without its end. Empty after the last one.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 
 use crate::direct::Lines;
 use crate::waiting::Waiting;
-use dunlin_fabric::{Address, AddressError, Fabric, Host, Nanos, Scheme, nanos};
+use dunlin_fabric::{Address, AddressError, Capabilities, Fabric, Host, Nanos, Scheme, nanos};
+use dunlin_rpc::plan::{CompletionMode, Plan, RequestHalf, ResponseHalf};
 use dunlin_rpc::{BackoffConfig, CallError, Client, ClientConfig, ConnectError};
 use dunlin_tier::Priority;
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
@@ -47,12 +48,20 @@ pub struct AttachConfig {
     /// The priority of this process (LITE section 6.2): that of its handles and calls without one of their own. Default:
     /// the highest one that the share of its principal permits.
     pub priority: Option<Priority>,
+    /// The plan of the connections for operations. Default: one that suits the fabric.
+    pub plan: Option<Plan>,
 }
 
 impl AttachConfig {
     /// Returns default settings.
     pub fn new(address: Address) -> AttachConfig {
-        AttachConfig { address, timeout: Duration::from_secs(10), program: String::new(), priority: None }
+        AttachConfig {
+            address,
+            timeout: Duration::from_secs(10),
+            program: String::new(),
+            priority: None,
+            plan: None,
+        }
     }
 }
 
@@ -158,6 +167,14 @@ impl From<Failed> for OperationError {
     }
 }
 
+/// Returns the plan of a connection, where the default one is not the best: both sides poll memory for as long as an
+/// answer to a short request takes, and then sleep until a WRITE.
+fn plan(capabilities: &Capabilities) -> Option<Plan> {
+    let polled = Plan::new(RequestHalf::Write, ResponseHalf::Write)
+        .completion(CompletionMode::Adaptive, CompletionMode::Adaptive);
+    (capabilities.initiator_copies && polled.check(capabilities).is_ok()).then_some(polled)
+}
+
 fn connect<P: Fabric>(fabric: &P, config: &AttachConfig, time: Duration) -> Result<Client<P>, ConnectError> {
     let settings = ClientConfig {
         window: 2,
@@ -168,6 +185,7 @@ fn connect<P: Fabric>(fabric: &P, config: &AttachConfig, time: Duration) -> Resu
         backoff: BACKOFF,
         service: SERVICE.to_owned(),
         program: config.program.clone(),
+        plan: config.plan.or_else(|| plan(fabric.capabilities())),
         ..ClientConfig::default()
     };
     Client::connect(fabric, &config.address, settings)

@@ -1,7 +1,7 @@
-//! Operations of an attached process make no system call but those of its waiting: by the default plan a thread whose answer
-//! takes longer than 20 us sleeps, and wakes the node's worker if that sleeps. So a request makes three calls at most
-//! (`futex` to wake, `membarrier` and `futex` to sleep), and none while both are awake. A seccomp filter counts them, and
-//! ends the process at any other call.
+//! Operations of an attached process make no system call but those of its waiting: a thread whose answer takes longer
+//! than 20 us sleeps, and wakes the node's worker if that sleeps. So a request makes three calls at most (`futex` to
+//! wake, `membarrier` and `futex` to sleep), and none while both are awake. A seccomp filter counts them, and ends
+//! the process at any other call. The node's workers run as ever, and are traced.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -17,11 +17,13 @@ mod watched {
     use super::*;
     use common::{HANG, config, serve};
     use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-    use dunlin_system_calls::{UNEXPECTED, count_sleeps, end, sleeps};
+    use dunlin_system_calls::traced::{Calls, count_calls, end_count, threads_named};
+    use dunlin_system_calls::{Sleeps, UNEXPECTED, count_sleeps, end, sleeps};
     use dunlin_tier_client::{AttachConfig, Buffer, Lmr, Operations, Spec, Tier};
     use dunlin_tier_node::TierConfig;
     use std::ops::Range;
     use std::process::ExitStatus;
+    use std::sync::Barrier;
 
     /// Operations before the filter is installed, of each kind.
     const WARM_UP: u64 = 500;
@@ -35,7 +37,7 @@ mod watched {
     const KINDS: [&str; 6] = ["write", "read", "fetch_add", "compare_swap", "list", "buffer"];
 
     pub(super) fn roles() {
-        play(&[("nodes", nodes), ("user", user), ("offender", offender)]);
+        play(&[("nodes", nodes), ("user", user), ("plain", plain), ("offender", offender)]);
     }
 
     /// Two nodes, of which the first one serves processes, until the input ends.
@@ -106,6 +108,70 @@ mod watched {
         })
     }
 
+    /// Operates as `user`, from the end of its input on, and is not watched: the worker of its node is.
+    fn plain(arguments: &str) {
+        let [address, place, kind] = arguments.split(',').collect::<Vec<_>>()[..] else {
+            panic!("{arguments}")
+        };
+        let config = AttachConfig { timeout: HANG, ..AttachConfig::new(address.parse().unwrap()) };
+        let tier = Tier::attach_with(&ShmFabric::new(ShmConfig::default()).unwrap(), config).unwrap();
+        let region = tier.malloc(LENGTH, Spec::on(place)).unwrap();
+        region.memset(0, LENGTH - 64, 7).unwrap();
+        let mut buffer = tier.buffer(4096).unwrap();
+        assert!(operate(kind, &region, &mut buffer, 0..WARM_UP));
+        ready().unwrap();
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        end(if operate(kind, &region, &mut buffer, WARM_UP..WARM_UP + OPERATIONS) { 0 } else { WRONG })
+    }
+
+    /// Counts the calls of all workers of the nodes while a process operates.
+    fn count_of_workers(nodes: &Process, address: &str, place: &str, kind: &str) -> Calls {
+        let mut user = Process::start("plain", &format!("{address},{place},{kind}")).unwrap();
+        assert_eq!(user.line().unwrap(), "ready", "{kind} at {place}");
+        let workers = threads_named(nodes.id(), "worker-0").unwrap();
+        assert!(!workers.is_empty(), "the nodes have no worker of this name");
+        let (mut all, began) = (Calls::default(), Barrier::new(workers.len() + 1));
+        let wait = || {
+            began.wait();
+        };
+        std::thread::scope(|scope| {
+            let count = |thread: &i32| {
+                let thread = *thread;
+                scope.spawn(move || count_calls(thread, wait).unwrap())
+            };
+            let counts: Vec<_> = workers.iter().map(count).collect();
+            wait();
+            user.release();
+            let ended = user.wait();
+            workers.iter().for_each(|worker| end_count(nodes.id(), *worker).unwrap());
+            counts.into_iter().for_each(|count| all.add(count.join().unwrap()));
+            assert!(ended.unwrap().success(), "{kind} at {place}");
+        });
+        all
+    }
+
+    /// The worker of a node sleeps and wakes the process once for a request at most. It makes no other call for it, but to
+    /// yield its core while it polls.
+    pub(super) fn the_worker_sleeps_and_wakes_at_most_once_for_a_request() {
+        let mut nodes = Process::start("nodes", &format!("worker-calls-{}", std::process::id())).unwrap();
+        let address = nodes.line().unwrap();
+        for place in NODES {
+            for kind in ["write", "read", "fetch_add", "list"] {
+                let calls = count_of_workers(&nodes, &address, place, kind);
+                println!("{kind} at {place}: {calls:?}");
+                let Sleeps { waits, wakes, barriers } = calls.sleeps;
+                // A quarter more covers the sleeps of workers without requests, which are interrupted at times.
+                let few =
+                    [waits, wakes, barriers].into_iter().all(|made| made <= OPERATIONS + OPERATIONS / 4);
+                // The ends of processes that were there before.
+                let others: u64 = calls.others.values().sum();
+                assert!(few && others <= OPERATIONS / 100, "{kind} at {place}: {calls:?}");
+            }
+        }
+        nodes.release();
+        assert!(nodes.wait().unwrap().success());
+    }
+
     /// Makes one other system call with the filter installed.
     fn offender(_: &str) {
         ready().unwrap();
@@ -146,18 +212,21 @@ fn main() {
     #[cfg(target_arch = "x86_64")]
     {
         watched::roles();
-        let name = "operations_sleep_and_wake_at_most";
-        if std::env::args().any(|word| word == "--list") {
-            println!("{name}: test");
-            return;
-        }
-        if std::env::args()
-            .skip(1)
-            .find(|word| !word.starts_with('-'))
-            .is_none_or(|wanted| name.contains(&wanted))
-        {
-            watched::operations_sleep_and_wake_at_most();
-            println!("test {name} ... ok");
+        let tests: [(&str, fn()); 2] = [
+            ("operations_sleep_and_wake_at_most", watched::operations_sleep_and_wake_at_most),
+            (
+                "the_worker_sleeps_and_wakes_at_most_once_for_a_request",
+                watched::the_worker_sleeps_and_wakes_at_most_once_for_a_request,
+            ),
+        ];
+        let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+        for (name, test) in tests {
+            if std::env::args().any(|word| word == "--list") {
+                println!("{name}: test");
+            } else if wanted.as_ref().is_none_or(|wanted| name.contains(wanted.as_str())) {
+                test();
+                println!("test {name} ... ok");
+            }
         }
     }
 }

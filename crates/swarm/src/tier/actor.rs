@@ -173,6 +173,7 @@ impl Actor {
                 let one = held.swap_remove(chosen);
                 self.free(one);
             }
+            15 if self.next.is_multiple_of(4) => self.exceed(one),
             8..=15 => self.read(one),
             16..=19 => self.add(one),
             _ => self.write(one),
@@ -284,6 +285,25 @@ impl Actor {
                 "an operation on region {region} needs {needs}, and succeeded with {}",
                 one.rights
             ));
+        }
+    }
+
+    /// Reads or writes a word behind the end of a region.
+    fn exceed(&mut self, one: &Held) {
+        let length = self.model.length(one.region);
+        let begun = self.begin(|| format!("use a word behind the end of region {}", one.region));
+        let outcome = match one.rights.contains(Rights::WRITE) {
+            true => one.view.write(length, &[0xee; 8]),
+            false => one.view.read(length, &mut [0; 8]),
+        };
+        if outcome.is_ok() {
+            self.violate(format!("the word at {length} of region {} was used", one.region));
+        }
+        // It is refused before anything is done, with the length or for another reason.
+        if !matches!(outcome, Err(OperationError::Access(_))) {
+            self.end_operation(begun, &outcome);
+        } else {
+            self.end(begun, End::Not, None);
         }
     }
 

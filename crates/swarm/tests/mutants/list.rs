@@ -121,7 +121,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "repeated_call_executed",
         file: "crates/rpc/src/server/dispatch.rs",
         from: "        if !lane.admit(entry.call, entry.function_or_status, self.clock.last())? {",
-        to: "        let twice = lane.replies.is_some() && dunlin_fabric::mutant(\"repeated_call_executed\");
+        to: "        let twice = lane.lossy.is_some() && dunlin_fabric::mutant(\"repeated_call_executed\");
         if !lane.admit(entry.call, entry.function_or_status, self.clock.last())? && !twice {",
     },
     Mutant {
@@ -248,7 +248,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
                 && let Some(Some(lane)) = self.lanes.get_mut(usize::from(index))
                 && lane.is_leased()
             {
-                while let Ok(Some(_)) = lane.rx.poll(&self.dispatcher.fabric, &mut self.scratch) {}
+                while let Ok(Some(_)) = lane.rx.poll(&self.fabric, &mut self.scratch) {}
             }
             for _ in 0..LAST_TURNS {",
     },
@@ -257,7 +257,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         file: "crates/rpc/src/server/worker/grouped.rs",
         from: "                    let mut own = BatchState::new();",
         to: "                    if dunlin_fabric::mutant(\"announced_call_executed_twice\") && at > 0 {
-                        let _ = self.dispatcher.on_message(&mut self.domain, lane, message, &mut BatchState::new());
+                        let cx = &mut Cx::of(&self.fabric, &mut self.domain);
+                        let _ = self.dispatcher.on_message(cx, lane, message, &mut BatchState::new());
                     }
                     let mut own = BatchState::new();",
     },
@@ -302,6 +303,56 @@ pub(crate) const MUTANTS: &[Mutant] = &[
             let waits = free.waits_for(self.me);
             self.leave_to_cleaner(free);
             return Err(Refusal::Drains(waits));",
+    },
+    Mutant {
+        name: "freed_before_its_users_stop",
+        file: "crates/tier-node/src/free.rs",
+        from: "        if self.drive(&mut free, until) {
+            return if free.is_deposed",
+        to: "        if dunlin_fabric::mutant(\"freed_before_its_users_stop\") {
+            self.leave_to_cleaner(free);
+            return Ok(());
+        }
+        if self.drive(&mut free, until) {
+            return if free.is_deposed",
+    },
+    Mutant {
+        name: "rights_not_checked",
+        file: "crates/tier/src/handles.rs",
+        from: "        if !entry.rights.contains(kind.needs()) {",
+        to: "        if !entry.rights.contains(kind.needs()) && !crate::mutant(\"rights_not_checked\") {",
+    },
+    Mutant {
+        name: "bounds_of_the_last_word",
+        file: "crates/tier/src/handles.rs",
+        from: "        if offset > entry.length || length > entry.length - offset {",
+        to: "        let end = entry.length + if crate::mutant(\"bounds_of_the_last_word\") { 8 } else { 0 };
+        if offset > end || length > end - offset {",
+    },
+    Mutant {
+        name: "memory_given_out_with_old_bytes",
+        file: "crates/tier-node/src/node.rs",
+        from: "            self.fill(place, block.length, 0);",
+        to: "            if !dunlin_fabric::mutant(\"memory_given_out_with_old_bytes\") {
+                self.fill(place, block.length, 0);
+            }",
+    },
+    Mutant {
+        name: "kept_block_forgotten",
+        file: "crates/tier/src/space/kept.rs",
+        from: "                Some((order, Some(owner))) => {",
+        to: "                Some(_) if crate::mutant(\"kept_block_forgotten\") && offset > 0 => {}
+                Some((order, Some(owner))) => {",
+    },
+    Mutant {
+        name: "kept_move_forgotten",
+        file: "crates/tier/src/record/kept.rs",
+        from: "            entries.put(&key, &encode(&self.slots[slot as usize]));",
+        to: "            let record = self.slots[slot as usize].record.as_ref();
+            if record.is_some_and(|record| record.memory != record.id) && crate::mutant(\"kept_move_forgotten\") {
+                continue;
+            }
+            entries.put(&key, &encode(&self.slots[slot as usize]));",
     },
     Mutant {
         name: "memory_of_a_restarted_node_trusted",
@@ -397,7 +448,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         name: "view_keeps_its_epoch",
         file: "crates/tier/src/membership/directory.rs",
         from: "        Epoch { number: number.saturating_add(1), directory: self.life }",
-        to: "        let raised = std::env::var(\"DUNLIN_MUTANT\").as_deref() != Ok(\"view_keeps_its_epoch\") || number == 0;
+        to: "        let raised = !crate::mutant(\"view_keeps_its_epoch\") || number == 0;
         Epoch { number: number.saturating_add(raised.into()), directory: self.life }",
     },
     Mutant {

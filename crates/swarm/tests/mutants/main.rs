@@ -63,9 +63,12 @@ fn plant() -> PathBuf {
         let path = staging.join(mutant.file);
         fs::write(&path, mutant.planted(&staging)).expect("written");
     }
-    let fabric = staging.join("crates/fabric/src/lib.rs");
-    let text = fs::read_to_string(&fabric).expect("a source");
-    fs::write(&fabric, text + SWITCH).expect("written");
+    // The state machines of the memory tier know no fabric.
+    for source in ["crates/fabric/src/lib.rs", "crates/tier/src/lib.rs"] {
+        let source = staging.join(source);
+        let text = fs::read_to_string(&source).expect("a source");
+        fs::write(&source, text + SWITCH).expect("written");
+    }
     let source = garden.join("source");
     copy(&staging, &source);
     source

@@ -11,7 +11,7 @@ use dunlin_tier::process::service::{
 };
 use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, FREE, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ, READ_HERE,
-    REFUSED, RUN, SERVICE, UNMAP, WRITE_HERE,
+    REFUSED, RUN, SERVICE, Secret, UNMAP, WRITE_HERE,
 };
 use dunlin_tier::{AccessError, Name, Priority, Rights};
 use dunlin_tier_client::{Lmr, Spec, Tier};
@@ -479,6 +479,17 @@ fn of_regions() -> impl Strategy<Value = (u16, Vec<u8>)> {
     })
 }
 
+/// Returns another connection of a process.
+fn joined(node: &Serving, secret: Secret) -> Client<ShmFabric> {
+    let mut client = wait("a connection", || {
+        let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+        Client::connect(&fabric(), &node.address, config).ok()
+    });
+    let join = ProcessRequest::Attach { secret: Some(secret), priority: None };
+    send(&mut client, ATTACH, &join).unwrap();
+    client
+}
+
 /// Returns whether a request may wait for others until its time is over.
 fn may_wait(function: u16) -> bool {
     matches!(function, RECEIVE | REPLY | INVOKE | REGISTER_SERVER | SERVERS | LOCK | BARRIER)
@@ -498,6 +509,9 @@ fn any_bytes_as_requests_change_nothing_of_others() {
     let line = crate::direct::dial(&memory, &nodes[0]);
     line.send(&raw.attached.secret).unwrap();
     let handles = RefCell::new(["one", "two"].map(|node| (raw.malloc(4096, node).handle, node)));
+    let secret = raw.attached.secret;
+    // Another connection of the same process, for requests that may wait.
+    let waiting = RefCell::new(joined(&nodes[0], secret));
     let raw = RefCell::new(raw);
     let cases = ProptestConfig {
         cases: count("DUNLIN_TIER_REQUESTS", 3000),
@@ -516,10 +530,19 @@ fn any_bytes_as_requests_change_nothing_of_others() {
             // Frees and unmaps of the fuzzer's own regions are right, and leave stale handles behind.
             let mut raw = raw.borrow_mut();
             let answer = match may_wait(function) {
-                true => raw.client.within(Duration::from_millis(2)).call(function, &bytes),
-                false => raw.client.call(function, &bytes),
+                true => {
+                    let mut waiting = waiting.borrow_mut();
+                    let answer = waiting.within(Duration::from_millis(2)).call(function, &bytes);
+                    let answer = answer.map(|answer| answer.to_vec());
+                    if answer.as_ref().is_err_and(CallError::is_deadline) {
+                        // The node may keep such a call, and with it a place of the window.
+                        *waiting = joined(&nodes[0], secret);
+                    }
+                    answer
+                }
+                false => raw.client.call(function, &bytes).map(|answer| answer.to_vec()),
             };
-            match answer.map(|answer| answer.to_vec()) {
+            match answer {
                 Ok(answer) => {
                     let is_held = matches!(
                         LockingRequest::parse(function, &bytes),

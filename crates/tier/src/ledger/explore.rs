@@ -10,7 +10,7 @@ use crate::{
     AccessError, Command, Directory, Ending, Handle, HandleTable, Kind, Layout, LmrId, MapTicket, Name,
     Names, NodeId, Piece, Principal, Retirement, Rights, Slots, Space, SpaceError,
 };
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 const ME: NodeId = NodeId(0);
@@ -713,7 +713,7 @@ fn explore(before: Vec<Task>, tasks: Vec<Task>, bug: Option<Bug>) -> Explored {
     first.settle_all();
     first.check();
     first.tasks = tasks;
-    let (mut seen, mut open) = (HashSet::from([first.key()]), vec![first]);
+    let (mut seen, mut open) = (BTreeSet::from([first.key()]), vec![first]);
     let mut explored = Explored::default();
     while let Some(world) = open.pop() {
         explored.states += 1;
