@@ -379,7 +379,10 @@ impl<F: Fabric> Node<F> {
     pub(crate) fn drive(&self, free: &mut Free, until: Nanos) -> bool {
         let (host, mut pause) = (self.fabric.host(), PAUSES[0]);
         loop {
-            if let Some(name) = free.name.take() {
+            // Until then another keeper may take over without having heard of the free.
+            if free.machine.has_gathered()
+                && let Some(name) = free.name.take()
+            {
                 // A home that cannot be reached gives the name away later: it asks whether the region exists.
                 let (home, id) = (self.home_of(&name), free.id);
                 if let Err(error) = self.ask(home, Request::Forget { name, id }, host.now() + REQUEST) {

@@ -150,7 +150,7 @@ impl<F: Fabric> Node<F> {
 
     /// Tells the other keepers of a change that this node has made.
     pub(crate) fn spread(&self, id: LmrId) -> Result<(), Refusal> {
-        if !self.state().directory.keepers(id).is_some_and(|keepers| keepers.count() > 1) {
+        if self.state().directory.keepers(id).is_none_or(|keepers| keepers.count() == 1) {
             return Ok(());
         }
         match self.tell_keepers(id) {
@@ -408,7 +408,10 @@ impl<F: Fabric> Node<F> {
             asked.insert(node);
             match self.demand(node, request.clone(), attempt) {
                 Ok(reply) => return Ok((node, reply)),
-                Err(error) if is_elsewhere(&error) => failed = failed.or(Some(error)),
+                // There is no such region if all keepers say so.
+                Err(error) if is_elsewhere(&error) => {
+                    failed = failed.filter(|last| !is_absent(last)).or(Some(error));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -434,6 +437,11 @@ impl<F: Fabric> Node<F> {
             Refusal::Untold(keeper)
         })
     }
+}
+
+/// Returns whether a node has no record of a region, or says so.
+fn is_absent(error: &RequestError) -> bool {
+    matches!(error, RequestError::Refused { source: Refusal::Record(RecordError::NoSuch), .. })
 }
 
 /// Returns whether another keeper may map the region.

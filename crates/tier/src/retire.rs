@@ -105,6 +105,11 @@ impl Retirement {
         }
     }
 
+    /// Returns whether all other keepers have told their mappers, and so have the change.
+    pub fn has_gathered(&self) -> bool {
+        self.keepers.is_empty()
+    }
+
     /// These nodes may have mapped the region, too.
     pub fn listed(&mut self, mappers: impl IntoIterator<Item = NodeId>) {
         for mapper in mappers {
