@@ -336,8 +336,10 @@ impl Directory {
         let me = self.node;
         if let Some(record) = self.any(id).filter(|record| record.keepers.count() > 1) {
             record.standing = Standing::Doubted;
-            // A move that is under way is given up, whatever its places are by now: all others hear of them.
-            if std::mem::take(&mut record.moving) && record.keepers.first() == me {
+            // A move of this node is given up, whatever its places are by now: all others hear of them. That of another node
+            // goes on, and this one has its old places.
+            if record.moving && record.keepers.first() == me {
+                record.moving = false;
                 record.version += 1;
             }
         }

@@ -111,12 +111,16 @@ impl Directory {
             let me = self.node;
             let Some(record) = self.slots[number].record.as_mut() else { continue };
             let id = record.id;
-            if record.keepers.count() > 1 {
+            let is_shared = record.keepers.count() > 1;
+            if is_shared {
                 record.standing = Standing::Doubted;
-                record.version += u64::from(record.moving);
                 recovered.doubted.push(id);
             }
-            record.moving = false;
+            // That of another node goes on, and this one has its old places.
+            if record.moving && record.keepers.first() == me {
+                record.moving = false;
+                record.version += 1;
+            }
             match counts.get(&id) {
                 Some(count) => record.mappers.insert(me, *count),
                 None => record.mappers.remove(&me),
