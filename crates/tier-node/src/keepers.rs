@@ -262,7 +262,7 @@ impl<F: Fabric> Node<F> {
             let now = self.fabric.host().now();
             self.state().directory.adopt(id, record, now).map_err(|error| match error {
                 AdoptError::Full => Refusal::from(RecordError::Full),
-                AdoptError::Malformed => Refusal::Malformed,
+                _ => Refusal::Malformed,
             })?;
         }
         Ok(self.state().directory.mappers(id))
@@ -290,10 +290,14 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Has this node keep the record of a region, too, of which a master has a handle here. A record that cannot be kept
-    /// here stays where it is.
+    /// here stays where it is. In a fixed list nobody says which nodes live, so that no other keeper could take over.
     pub(crate) fn keep_too(&self, name: &Name, id: LmrId, keepers: &Keepers) {
         let is_known = self.state().directory.keepers(id).is_some();
-        if is_known || keepers.contains(self.me) || keepers.count() == dunlin_tier::record::MAX_KEEPERS {
+        if !self.roster.is_dynamic
+            || is_known
+            || keepers.contains(self.me)
+            || keepers.count() == dunlin_tier::record::MAX_KEEPERS
+        {
             return;
         }
         let kept = self.ask_record(id, &Request::AddKeeper { id, node: self.me }, self.soon());

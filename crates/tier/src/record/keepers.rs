@@ -413,6 +413,7 @@ impl Directory {
 
 /// The reason why a record of another keeper is not taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AdoptError {
     /// The bytes are not the record.
     Malformed,
