@@ -103,9 +103,8 @@ impl SharedRegions {
         };
         match random.below(8) {
             0 => {
-                if region.free().is_ok() {
-                    self.state().freed.insert(number);
-                }
+                let freed = region.free().is_ok().then_some(number);
+                self.state().freed.extend(freed);
             }
             1 => drop(region.move_to(&to)),
             2 => drop(region.grant("somebody", Rights::READ)),
