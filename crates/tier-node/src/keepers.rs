@@ -56,7 +56,7 @@ impl<F: Fabric> Node<F> {
             }
             let request = Request::Exists { id: first };
             match self.ask(keepers.first(), request, self.soon()) {
-                // A node that was started anew.
+                // The node has started anew, without its records.
                 Ok(Reply::Flag(false)) => self.lose_keeper(first, keepers.first()),
                 _ => return Err(Refusal::Elsewhere(keepers.first())),
             }

@@ -50,7 +50,8 @@ impl SharedRegions {
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// Checks a region, and puts its number there if it has none; returns it, or the violation.
+    /// Checks the words of a region, and gives it a number if it has none. Returns the number, or the violation; `None`
+    /// if the region cannot be read or written.
     fn number<F: dunlin_fabric::Fabric>(&self, region: &Lmr<F>) -> Option<Result<u64, String>> {
         let freed = self.state().freed.clone();
         let number = match Self::word(region, 0)? {

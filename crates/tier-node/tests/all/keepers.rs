@@ -1,4 +1,4 @@
-//! Records that several nodes keep, whose first keeper dies, is cut off, or starts anew.
+//! Several nodes keep a record, and its first keeper dies or is cut off.
 
 use crate::cluster::{self, assert_absent};
 use crate::membership::{NAMES, alive, leak, run, wait};
@@ -61,7 +61,7 @@ fn a_region_outlives_the_node_that_made_it_if_another_master_has_mapped_it() {
             let moved = map(sim, &dave, "both", Rights::ALL);
             assert_eq!(read(&moved), b"first");
             moved.write(0, b"final").unwrap();
-            // dave keeps it, too, and bob, who has ordered it, goes.
+            // Node dave keeps the record, too. Node bob, which orders its changes, dies.
             processes[1].kill();
             let [at_bob, _at_dave] = others;
             leak((tiers.remove(0), bob, master, at_bob));

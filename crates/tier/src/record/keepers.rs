@@ -48,7 +48,7 @@ pub enum Heard {
     Older,
     /// This node has lost the record.
     Lost,
-    /// This node orders the changes, by what is known here.
+    /// As far as this node knows, that node orders the changes.
     Elsewhere(NodeId),
 }
 
