@@ -272,12 +272,18 @@ fn groups_take_turns_on_shared_memory() {
     let cases = [(CompletionMode::Adaptive, 50), (CompletionMode::Event, 200)];
     for ((mode, slice), protocol) in cases.into_iter().flat_map(|c| ["Server-reply", WOKEN].map(|p| (c, p))) {
         let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
-        let name = format!("grouped-{}-{mode}-{protocol}", fabric.host().process_id());
-        let address = Address::new(Scheme::Shm, &name).unwrap();
         let slice = Some(Duration::from_micros(slice));
-        let load = Load { calls: 500, mode, protocol, slice, group: 2, clients: 5, ..LOAD };
-        let counts = run(&fabric, &address, load);
-        assert!(counts.switches > 0 && counts.leases > 0, "{counts:?}");
+        // Clients that are short of processors may follow each other, so that there is one group at any time.
+        let taken = (0..8).any(|doubled| {
+            let name = format!("grouped-{}-{mode}-{protocol}-{doubled}", fabric.host().process_id());
+            let address = Address::new(Scheme::Shm, &name).unwrap();
+            let calls = 500 << doubled;
+            let counts =
+                run(&fabric, &address, Load { calls, mode, protocol, slice, group: 2, clients: 5, ..LOAD });
+            assert!(counts.leases >= 5, "{counts:?}");
+            counts.switches > 0
+        });
+        assert!(taken, "clients of two groups called for long, and no turn ended");
     }
 }
 
