@@ -6,6 +6,7 @@ use crate::error::RequestError;
 use crate::node::Node;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_tier::message::{Refusal, Reply, Request};
+use dunlin_tier::record::MAX_KEEPERS;
 use dunlin_tier::{AdoptError, Epoch, Heard, Keepers, LmrId, Name, NodeId, RecordError, Standing};
 use std::collections::BTreeSet;
 
@@ -45,14 +46,18 @@ impl<F: Fabric> Node<F> {
     /// whether it still has the record.
     pub(crate) fn check_orders(&self, id: LmrId) -> Result<(), Refusal> {
         loop {
-            let (first, keepers) = {
+            let (first, keepers, standing) = {
                 let directory = &self.state().directory;
                 // The change itself says that there is no such region.
                 let Some(keepers) = directory.keepers(id) else { return Ok(()) };
-                (directory.version(id).map_or(id, |(id, _)| id), keepers)
+                (directory.version(id).map_or(id, |(id, _)| id), keepers, directory.standing(id))
             };
             if keepers.first() == self.me {
                 return Ok(());
+            }
+            if matches!(standing, Some(Standing::Doubted | Standing::New)) {
+                self.settle_later([first]);
+                return Err(RecordError::Unsettled.into());
             }
             let request = Request::Exists { id: first };
             match self.ask(keepers.first(), request, self.soon()) {
@@ -169,7 +174,7 @@ impl<F: Fabric> Node<F> {
         let standing = self.state().directory.standing(id);
         match standing {
             None => return Ok(()),
-            Some(Standing::Doubted) => self.agree_on(id, since)?,
+            Some(Standing::Doubted | Standing::New) => self.agree_on(id, since)?,
             Some(_) => {}
         }
         let known = {
@@ -194,14 +199,20 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Asks all other keepers of a doubted record whether this node is a keeper still. The error is one that does not say.
-    /// One that is dead may have ordered changes, which nobody knows any more, unless it comes back.
+    /// Asks all other keepers of a doubted record whether this node is a keeper still, and of a new one whether it is one. The
+    /// error is one that does not say. One that is dead may have ordered changes, which nobody knows any more, unless it
+    /// comes back.
     fn agree_on(&self, id: LmrId, since: Nanos) -> Result<(), NodeId> {
         let current = self.roster.get();
         if self.roster.is_dynamic && current.own.is_none() {
             return Err(self.me);
         }
-        let Some(keepers) = self.state().directory.keepers(id) else { return Ok(()) };
+        let known = {
+            let directory = &self.state().directory;
+            directory.keepers(id).zip(directory.standing(id)).zip(directory.version(id))
+        };
+        let Some(((keepers, standing), (_, version))) = known else { return Ok(()) };
+        let is_new = standing == Standing::New;
         // Whoever has not heard of the death of this node does not know yet that it orders the changes.
         let request = Request::Record { epoch: current.view.epoch, id };
         for keeper in keepers.iter().filter(|keeper| *keeper != self.me) {
@@ -214,6 +225,11 @@ impl<F: Fabric> Node<F> {
                 match self.ask(keeper, request.clone(), self.soon()) {
                     Ok(Reply::Record(theirs)) => {
                         let now = self.fabric.host().now();
+                        let own = self.state().directory.version(id);
+                        // The answer may be older than a record which replaced the one that was asked for.
+                        if is_new && own.is_some_and(|(_, own)| own != version) {
+                            return Err(keeper);
+                        }
                         match self.state().directory.agree(id, &theirs, now) {
                             Ok(true) => continue,
                             Ok(false) => return Ok(()),
@@ -225,7 +241,7 @@ impl<F: Fabric> Node<F> {
                 }
             };
             // In a fixed list, a node is first until it has lost the record itself.
-            if is_lost && self.roster.is_dynamic {
+            if is_lost && (is_new || self.roster.is_dynamic) {
                 tracing::warn!(target: "dunlin::tier", node = self.name_of(keeper), "the record of a region is lost with another node, which may have changed it");
                 self.state().directory.forget(id);
                 return Ok(());
@@ -265,6 +281,9 @@ impl<F: Fabric> Node<F> {
                 _ => Refusal::Malformed,
             })?;
         }
+        if self.state().directory.standing(id) == Some(Standing::New) {
+            self.settle_later([id]);
+        }
         Ok(self.state().directory.mappers(id))
     }
 
@@ -286,22 +305,28 @@ impl<F: Fabric> Node<F> {
                 return Err(Refusal::Untold(node));
             }
         }
-        self.spread(id)
+        self.spread(id)?;
+        // Another thread of this node may have found the new one without the record, or freed the region.
+        match self.state().directory.keepers(id) {
+            Some(keepers) if keepers.contains(node) => Ok(()),
+            Some(_) => Err(RecordError::Unsettled.into()),
+            None => Err(RecordError::NoSuch.into()),
+        }
     }
 
     /// Has this node keep the record of a region, too, of which a master has a handle here. A record that cannot be kept
-    /// here stays where it is. In a fixed list nobody says which nodes live, so that no other keeper could take over.
+    /// here stays where it is.
     pub(crate) fn keep_too(&self, name: &Name, id: LmrId, keepers: &Keepers) {
         let is_known = self.state().directory.keepers(id).is_some();
-        if !self.roster.is_dynamic
-            || is_known
-            || keepers.contains(self.me)
-            || keepers.count() == dunlin_tier::record::MAX_KEEPERS
-        {
+        if is_known || keepers.contains(self.me) || keepers.count() == MAX_KEEPERS {
             return;
         }
         let kept = self.ask_record(id, &Request::AddKeeper { id, node: self.me }, self.soon());
-        let told = kept.and_then(|_| self.tell_home(name, id));
+        let told = kept.and_then(|_| {
+            // It is a keeper when the caller goes on; otherwise the cleaner asks the others again.
+            let _ = self.settle_record(id, self.fabric.host().now());
+            self.tell_home(name, id)
+        });
         if let Err(error) = told {
             tracing::info!(target: "dunlin::tier", %name, %error, "a record is not kept here, too");
         }

@@ -23,7 +23,7 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The version of the ledger.
-pub const LEDGER_VERSION: u32 = 4;
+pub const LEDGER_VERSION: u32 = 5;
 const MAGIC: [u8; 8] = *b"dunlinLG";
 
 /// An area is replaced when it has grown beyond this, in bytes, and beyond four times its entries.

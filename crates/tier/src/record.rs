@@ -470,7 +470,9 @@ impl Directory {
     pub fn unmap(&mut self, id: LmrId, mapper: NodeId) -> bool {
         let me = self.node;
         let Ok(record) = self.live(id) else { return false };
-        if let Some(count) = record.mappers.get_mut(&mapper) {
+        if record.keepers.count() == 1
+            && let Some(count) = record.mappers.get_mut(&mapper)
+        {
             *count -= 1;
             if *count == 0 {
                 record.mappers.remove(&mapper);

@@ -141,19 +141,6 @@ fn a_change_whose_node_dies_is_made_or_not() {
     assert!(lived > 6 && freed > 1, "{lived} {freed}");
 }
 
-/// In a fixed list nobody says which nodes live, so no other node could take a record over.
-#[test]
-fn in_a_fixed_list_one_node_keeps_a_record() {
-    cluster::in_virtual_time(3, true, |[alice, bob, carol]| {
-        let region = alice.malloc(100, Spec::on("carol").named("r").grant_anyone(Rights::ALL)).unwrap();
-        let records = (bob.regions(), carol.regions());
-        let masters = [bob, carol].map(|tier| tier.map("r", Rights::ALL).unwrap());
-        assert_eq!((bob.regions(), carol.regions()), records);
-        drop(masters);
-        region.free().unwrap();
-    });
-}
-
 /// A first keeper that is declared dead and lives forgets a record that another node has changed since.
 #[test]
 fn a_first_keeper_that_comes_back_has_no_say() {

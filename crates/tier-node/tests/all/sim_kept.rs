@@ -128,6 +128,44 @@ fn a_keeper_serves_one_life_at_a_time() {
     .unwrap();
 }
 
+/// In a fixed list any keeper of a record maps; changes wait for the first one, which nobody declares dead.
+#[test]
+fn another_keeper_maps_while_the_first_one_is_away() {
+    let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };
+    Sim::run_with(settings, 1, |sim| {
+        let keeper = SimKeeper::new();
+        let (process, bob) = life(&sim, &keeper);
+        let near = sim.process_on(0);
+        let alice = Tier::within(&near, settings_of(&near, "alice")).unwrap();
+        // The home of the name has to be there, too.
+        let name =
+            ["a", "b", "c", "d"].into_iter().find(|name| alice.home(name).unwrap() == "alice").unwrap();
+        let free = alice.free_memory();
+        let made = bob.malloc(100, Spec::on("alice").named(name).grant_anyone(Rights::ALL)).unwrap();
+        made.write(0, b"bytes").unwrap();
+        let records = alice.regions();
+        let master = alice.map(name, Rights::ALL).unwrap();
+        assert_eq!(alice.regions(), records + 1, "alice keeps the record, too");
+        process.kill();
+        drop((bob, made));
+        let mapped = alice.map(name, Rights::READ).unwrap();
+        let mut bytes = [0; 5];
+        mapped.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"bytes");
+        let refused = master.grant("eve", Rights::READ).unwrap_err();
+        assert!(!refused.may_have_executed(), "{refused:?}");
+        let (_process, bob) = life(&sim, &keeper);
+        master.grant("eve", Rights::READ).unwrap();
+        bob.map(name, Rights::ALL).unwrap().free().unwrap();
+        assert!(alice.map(name, Rights::READ).is_err() && mapped.read(0, &mut bytes).is_err());
+        drop((master, mapped));
+        let host = sim.host();
+        host.sleep(host.now() + 1_000_000_000);
+        assert_eq!((alice.free_memory(), alice.regions()), (free, records));
+    })
+    .unwrap();
+}
+
 #[test]
 fn the_next_life_begins_leases_anew() {
     let settings = Settings { machines: vec![MachineSettings::default(); 2], ..Settings::default() };

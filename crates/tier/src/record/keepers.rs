@@ -37,6 +37,9 @@ pub enum Standing {
     Changes,
     /// Others may have taken it for dead.
     Doubted,
+    /// It was told to become a keeper, and has not asked the others whether it is: what told it may be older than the end of
+    /// the region.
+    New,
 }
 
 /// The effect of another keeper's version of a record.
@@ -178,8 +181,8 @@ impl Directory {
         self.seen(id).map(|record| encode_record(record, false))
     }
 
-    /// Takes over the record of another keeper: in place of this node's, or as a new one. Its mappers stay those of this
-    /// node. An older record changes nothing.
+    /// Takes over the record of another keeper: in place of this node's, or as a [new](Standing::New) one. Its mappers stay
+    /// those of this node. An older record changes nothing.
     ///
     /// # Errors
     /// The bytes are not a record of this region with this node among its keepers, or there is no room.
@@ -201,13 +204,14 @@ impl Directory {
         if place.record.as_ref().is_some_and(|own| own.version >= new.version) {
             return Ok(());
         }
-        let (own_mappers, lost) = match place.record.take() {
+        let (own_mappers, lost, standing) = match place.record.take() {
             Some(own) => {
                 self.leases.replace(own.id, own.lease, None);
                 self.shared.index.remove(&own.memory);
-                (own.mappers, own.mappers_lost)
+                let standing = if own.standing == Standing::New { Standing::New } else { Standing::Settled };
+                (own.mappers, own.mappers_lost, standing)
             }
-            None => (BTreeMap::new(), false),
+            None => (BTreeMap::new(), false, Standing::New),
         };
         // The lease is that of the node that orders the changes.
         let is_first = new.keepers.first() == self.node;
@@ -218,7 +222,7 @@ impl Directory {
         }
         let memory = new.memory;
         let mappers_lost = new.mappers_lost || lost;
-        let record = Record { mappers: own_mappers, mappers_lost, lease, standing: Standing::Settled, ..new };
+        let record = Record { mappers: own_mappers, mappers_lost, lease, standing, ..new };
         self.slots[slot as usize].record = Some(record);
         self.index_copy(slot, [id, memory]);
         self.changes.note(slot);
@@ -265,8 +269,8 @@ impl Directory {
     fn lose_of(&mut self, slot: u32, gone: &BTreeSet<NodeId>, now: u64) -> Option<LmrId> {
         let me = self.node;
         let record = self.slots[slot as usize].record.as_mut()?;
-        // Whoever may have been dead cannot tell who was first meanwhile.
-        if record.standing == Standing::Doubted {
+        // Whoever may have been dead cannot tell who was first meanwhile, and a new keeper perhaps is none.
+        if matches!(record.standing, Standing::Doubted | Standing::New) {
             return None;
         }
         let was_first = record.keepers.first() == me;
@@ -334,7 +338,8 @@ impl Directory {
     /// As [`doubt`](Directory::doubt), for one region: another node orders its changes, it seems.
     pub fn doubt_of(&mut self, id: LmrId) {
         let me = self.node;
-        if let Some(record) = self.any(id).filter(|record| record.keepers.count() > 1) {
+        let is_shared = |record: &&mut Record| record.keepers.count() > 1 && record.standing != Standing::New;
+        if let Some(record) = self.any(id).filter(is_shared) {
             record.standing = Standing::Doubted;
             // A move of this node is given up, whatever its places are by now: all others hear of them. That of another node
             // goes on, and this one has its old places.
@@ -346,7 +351,7 @@ impl Directory {
     }
 
     /// Another keeper has this record of a region. Returns whether this node is still a keeper for it: otherwise it has
-    /// forgotten the record.
+    /// forgotten the record, perhaps while it asked.
     ///
     /// # Errors
     /// As [`adopt`](Directory::adopt).
@@ -354,6 +359,9 @@ impl Directory {
         let new = decode_record(theirs)?;
         if new.id != id {
             return Err(AdoptError::Malformed);
+        }
+        if self.seen(id).is_none() {
+            return Ok(false);
         }
         if !new.keepers.contains(self.node) {
             self.forget(id);
@@ -369,9 +377,8 @@ impl Directory {
     /// here before anybody maps it.
     pub fn agreed(&mut self, id: LmrId) -> bool {
         let me = self.node;
-        let Some(record) = self.any(id).filter(|record| record.standing == Standing::Doubted) else {
-            return false;
-        };
+        let asked = |record: &&mut Record| matches!(record.standing, Standing::Doubted | Standing::New);
+        let Some(record) = self.any(id).filter(asked) else { return false };
         let is_first = record.keepers.first() == me;
         record.standing = if is_first { Standing::Changes } else { Standing::Settled };
         is_first

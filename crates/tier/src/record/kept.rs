@@ -19,6 +19,7 @@ const HAS_NAME: u8 = 8;
 const IS_TARGET: u8 = 16;
 const HAS_LEASE: u8 = 32;
 const MAPPERS_LOST: u8 = 64;
+const IS_NEW: u8 = 128;
 
 /// The work that the records of an earlier life leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,7 +114,9 @@ impl Directory {
             let id = record.id;
             let is_shared = record.keepers.count() > 1;
             if is_shared {
-                record.standing = Standing::Doubted;
+                if record.standing != Standing::New {
+                    record.standing = Standing::Doubted;
+                }
                 recovered.doubted.push(id);
             }
             // That of another node goes on, and this one has its old places.
@@ -131,7 +134,7 @@ impl Directory {
             }
             let is_unused = record.is_target || record.is_unused(me);
             // A free goes on when the others have agreed.
-            if record.standing == Standing::Doubted {
+            if is_shared {
                 self.changes.note(number as u32);
                 continue;
             }
@@ -183,7 +186,8 @@ pub(super) fn encode_record(record: &Record, with_mappers: bool) -> Vec<u8> {
         | flag(record.name.is_some(), HAS_NAME)
         | flag(record.is_target, IS_TARGET)
         | flag(record.lease.is_some(), HAS_LEASE)
-        | flag(record.mappers_lost, MAPPERS_LOST);
+        | flag(record.mappers_lost, MAPPERS_LOST)
+        | flag(with_mappers && record.standing == Standing::New, IS_NEW);
     let writer = Writer::new(flags).id(record.id).id(record.memory).u64(record.version);
     let mut writer = writer.keepers(&record.keepers).layout(&record.layout);
     if let Some(name) = &record.name {
@@ -236,7 +240,7 @@ pub(super) fn decode_record(bytes: &[u8]) -> Result<Record, Malformed> {
     // It begins when all is recovered.
     let begin = |length| Lease { length, end: u64::MAX };
     let lease = if flags & HAS_LEASE != 0 { Some(begin(reader.u64()?)) } else { None };
-    let standing = Standing::Settled;
+    let standing = if flags & IS_NEW != 0 { Standing::New } else { Standing::Settled };
     reader.end(Record {
         id,
         memory,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::place::Piece;
 use crate::rights::MAX_GRANTS;
+use std::collections::BTreeSet;
 
 const ME: NodeId = NodeId(4);
 
@@ -355,4 +356,50 @@ fn leases_run_out_in_their_order_and_end_with_their_regions() {
     directory.lease(nameless, &alice, Some(1), 0).unwrap();
     directory.unpublish(nameless, before);
     assert_eq!(directory.next_lease_end(), None);
+}
+
+/// A record that another node keeps, too, by its own directory.
+fn shared() -> (Directory, Directory, LmrId) {
+    let [mut first, mut other] = [1, 2].map(|node| Directory::new(NodeId(node), 9));
+    let id = made(&mut first, Some("r"));
+    first.named(id);
+    assert!(first.add_keeper(id, NodeId(2)).unwrap());
+    other.adopt(id, &first.record_for(id).unwrap(), 0).unwrap();
+    (first, other, id)
+}
+
+#[test]
+fn a_new_keeper_maps_nothing_until_the_others_say_that_it_is_one() {
+    let (first, mut other, id) = shared();
+    let map = |other: &mut Directory| other.map(id, &principal("alice"), Rights::READ, NodeId(3));
+    assert_eq!(other.standing(id), Some(Standing::New));
+    assert_eq!(map(&mut other), Err(RecordError::Unsettled));
+    // What told it may be late, as may a later version, or the death of the first keeper.
+    other.adopt(id, &first.record_for(id).unwrap(), 0).unwrap();
+    assert_eq!(other.lose(&BTreeSet::from([NodeId(1)]), 0), []);
+    other.doubt();
+    assert_eq!(other.standing(id), Some(Standing::New));
+    assert_eq!(other.agree(id, &first.record_for(id).unwrap(), 0), Ok(true));
+    assert!(!other.agreed(id));
+    assert!(map(&mut other).is_ok());
+    assert_eq!(other.mappers(id), [NodeId(3)]);
+}
+
+/// The answer of another keeper may be older than the end of the region.
+#[test]
+fn an_answer_about_a_forgotten_record_makes_none() {
+    let (first, mut other, id) = shared();
+    let answer = first.record_for(id).unwrap();
+    other.forget(id);
+    assert_eq!(other.agree(id, &answer, 0), Ok(false));
+    assert_eq!(other.keepers(id), None);
+}
+
+/// A node may have mapped a region at several keepers, and closes any of its handles.
+#[test]
+fn a_node_stays_listed_where_others_keep_the_record() {
+    let (mut first, _, id) = shared();
+    first.map(id, &principal("alice"), Rights::READ, NodeId(3)).unwrap();
+    first.unmap(id, NodeId(3));
+    assert!(first.mappers(id).contains(&NodeId(3)));
 }

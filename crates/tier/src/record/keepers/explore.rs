@@ -36,10 +36,14 @@ enum Bug {
     StopsBehind,
     /// The caller of a change is answered before the other keepers have heard of it.
     AnsweredAtOnce,
+    /// A keeper maps as soon as it is told that it is one.
+    KeepsAtOnce,
+    /// It asks only the node that told it.
+    AsksTheFirst,
 }
 
 /// Each deviation, with runs that show it.
-const BUGS: [(Bug, Views, Change); 9] = [
+const BUGS: [(Bug, Views, Change); 11] = [
     (Bug::OwnMappersOnly, Views::Deaths, Change::Free),
     (Bug::LostMappersForgotten, Views::Deaths, Change::Free),
     (Bug::TakesOverAtOnce, Views::Deaths, Change::Move),
@@ -49,6 +53,8 @@ const BUGS: [(Bug, Views, Change); 9] = [
     (Bug::HearsTheDead, Views::Deaths, Change::Free),
     (Bug::StopsBehind, Views::Return, Change::Free),
     (Bug::AnsweredAtOnce, Views::Deaths, Change::Grant),
+    (Bug::KeepsAtOnce, Views::Deaths, Change::Join),
+    (Bug::AsksTheFirst, Views::Return, Change::Join),
 ];
 
 /// The views after the first one, in which all nodes are alive.
@@ -77,6 +83,8 @@ struct World {
     mapper_epoch: u8,
     /// The answer to a map request is under way.
     answered: Option<LmrId>,
+    /// The last node is to become a keeper: the record is on its way to it.
+    joining: Option<Vec<u8>>,
     /// The memory that the mapper uses.
     mapped: Option<LmrId>,
     /// The region has its new place at the node that moves it.
@@ -97,6 +105,8 @@ enum Change {
     Free,
     Grant,
     Move,
+    /// A free while a node becomes a keeper.
+    Join,
 }
 
 struct Explorer {
@@ -125,10 +135,16 @@ impl Explorer {
         let name = crate::name::Name::new("r").unwrap();
         directories[0].create(made, Some(name), layout(), principal("alice"), NodeId(0));
         directories[0].named(made);
+        let mut joining = None;
         for other in [1, 2] {
             assert!(directories[0].add_keeper(made, node(other)).unwrap());
             let record = directories[0].record_for(made).unwrap();
+            if other == 2 && self.change == Change::Join {
+                joining = Some(record);
+                continue;
+            }
             directories[other].adopt(made, &record, 0).unwrap();
+            directories[other].agreed(made);
         }
         let record = directories[0].record_for(made).unwrap();
         directories[1].adopt(made, &record, 0).unwrap();
@@ -138,6 +154,7 @@ impl Explorer {
             announced: 0,
             mapper_epoch: 0,
             answered: None,
+            joining,
             mapped: None,
             is_moved: false,
             released: false,
@@ -176,6 +193,16 @@ impl Explorer {
         if world.answered.is_some() {
             step("answer".into(), &|world| (world.answered, world.mapped) = (None, world.answered));
         }
+        if let Some(record) = &world.joining {
+            step("joins".into(), &|world| {
+                world.joining = None;
+                let directory = &mut world.keepers[2].directory;
+                directory.adopt(id(), record, 0).unwrap();
+                if self.bug == Bug::KeepsAtOnce {
+                    directory.agreed(id());
+                }
+            });
+        }
         for number in 0..KEEPERS {
             self.keep(world, number, &mut step);
         }
@@ -199,7 +226,7 @@ impl Explorer {
         let Some(keepers) = keeper.directory.keepers(id()) else { return };
         let others = keepers.iter().map(|one| usize::from(one.0)).filter(|one| *one != number);
         let standing = keeper.directory.standing(id());
-        if standing == Some(Standing::Doubted) {
+        if matches!(standing, Some(Standing::Doubted | Standing::New)) {
             step(format!("agree {number}"), &|world| self.agree(world, number));
             return;
         }
@@ -246,7 +273,7 @@ impl Explorer {
                 }
             });
         }
-        if self.change == Change::Free && keeper.free.is_none() {
+        if matches!(self.change, Change::Free | Change::Join) && keeper.free.is_none() {
             step(format!("free {number}"), &|world| self.begin(&mut world.keepers[number], false));
         }
         if self.change == Change::Move && keeper.free.is_none() {
@@ -425,6 +452,10 @@ impl Explorer {
             if !world.keepers[number].directory.agree(id(), &theirs, 0).unwrap() {
                 return;
             }
+            let is_new = world.keepers[number].directory.standing(id()) == Some(Standing::New);
+            if is_new && self.bug == Bug::AsksTheFirst {
+                break;
+            }
         }
         world.keepers[number].directory.agreed(id());
         world.keepers[number].told = [None; KEEPERS];
@@ -511,7 +542,7 @@ impl Explorer {
 type RecordKey = (Keepers, u64, u8, [bool; 4], LmrId, Vec<NodeId>);
 /// A state, for comparisons.
 type Key = ([(Option<RecordKey>, u8, Option<Retirement>, [Option<u64>; KEEPERS]); KEEPERS], WorldKey);
-type WorldKey = ([u8; 2], [bool; 3], (Option<LmrId>, Option<LmrId>), Option<(usize, u64)>);
+type WorldKey = ([u8; 2], [bool; 4], (Option<LmrId>, Option<LmrId>), Option<(usize, u64)>);
 
 fn key(world: &World) -> Key {
     let keepers = world.keepers.each_ref().map(|keeper| {
@@ -523,24 +554,26 @@ fn key(world: &World) -> Key {
         });
         (record, keeper.epoch, keeper.free.clone(), keeper.told)
     });
-    let flags = [world.is_moved, world.released, world.is_grant_told];
+    let flags = [world.is_moved, world.released, world.is_grant_told, world.joining.is_some()];
     let mapper = (world.answered, world.mapped);
     (keepers, ([world.announced, world.mapper_epoch], flags, mapper, world.granted))
 }
 
-const RUNS: [(Views, Change); 6] = [
+const RUNS: [(Views, Change); 8] = [
     (Views::Deaths, Change::Free),
     (Views::Deaths, Change::Move),
     (Views::Return, Change::Move),
+    (Views::Deaths, Change::Join),
     (Views::Deaths, Change::Grant),
     (Views::Return, Change::Free),
     (Views::Return, Change::Grant),
+    (Views::Return, Change::Join),
 ];
 
 #[test]
 fn no_run_maps_freed_memory_or_two_places_or_loses_a_grant() {
-    // The first three take minutes.
-    let runs = if cfg!(feature = "long-exploration") { &RUNS[..] } else { &RUNS[3..] };
+    // The first four take minutes.
+    let runs = if cfg!(feature = "long-exploration") { &RUNS[..] } else { &RUNS[4..] };
     for &(views, change) in runs {
         let states = Explorer { views, change, bug: Bug::None }.explore();
         println!("{views:?}, {change:?}: {states:?}");
