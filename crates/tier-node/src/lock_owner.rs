@@ -93,18 +93,17 @@ impl<F: Fabric> Owner<F> {
 
     /// Runs until the node ends.
     pub(crate) fn run(mut self) {
-        let mut look = Nanos::MAX;
+        // The next look, if anybody waits then: callers whose times are short find a dead holder together.
+        let mut look = 0;
         while !self.node.is_over() {
             let now = self.node.fabric.host().now();
-            if !self.is_waited_for() {
-                look = Nanos::MAX;
-            } else if now >= look {
+            let is_waited_for = self.is_waited_for();
+            if is_waited_for && now >= look {
                 self.look_for_the_dead();
                 look = now.saturating_add(LOOK_EVERY);
-            } else {
-                look = look.min(now.saturating_add(LOOK_EVERY));
             }
-            if let Some(incoming) = self.puller.receive(look) {
+            let until = if is_waited_for { look } else { Nanos::MAX };
+            if let Some(incoming) = self.puller.receive(until) {
                 self.take(incoming);
             }
         }

@@ -372,6 +372,31 @@ fn a_dead_holders_lock_is_poisoned() {
     );
 }
 
+/// No wait lasts until the owner has looked for the holder twice.
+#[test]
+fn callers_with_little_time_find_a_dead_holder_together() {
+    let name = name_at(0);
+    let of_carol = name.clone();
+    with_a_death(
+        (1, 5 * MILLISECOND),
+        move |carol| {
+            let _guard = carol.lock(&of_carol).unwrap();
+            let host = carol.fabric().host();
+            host.sleep(host.now() + 10_000 * MILLISECOND);
+        },
+        |_| None,
+        move |_, bob| {
+            let host = bob.fabric().host();
+            let found = (0..40).find_map(|_| {
+                let taken = bob.lock_within(&name, Duration::from_millis(20));
+                host.sleep(host.now() + MILLISECOND);
+                taken.ok()
+            });
+            assert!(found.unwrap().is_poisoned());
+        },
+    );
+}
+
 /// A node dies at any time, with or without the lock, while others take it all the time. The lock goes on.
 #[test]
 fn a_lock_goes_on_whenever_a_node_dies() {
