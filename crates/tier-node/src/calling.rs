@@ -143,8 +143,8 @@ impl<F: Fabric> Node<F> {
         seat.map_err(failed)
     }
 
-    /// Makes calls to several nodes at the same time, each with its bytes, and waits until all have ended. A call without an
-    /// outcome has none because the host ended: the thread of a killed process in the simulator waits for nothing.
+    /// Makes calls to several nodes at the same time, each with its bytes, and waits until all have ended. A call has no
+    /// outcome if the host ends first: a thread of a killed process in the simulator does not wait.
     pub(crate) fn call_all(
         &self,
         calls: &[(NodeId, Link, &[u8])],

@@ -91,7 +91,7 @@ impl<H: Host> Delays<H> {
             };
             match job {
                 Some(job) => job(),
-                // Without a limit, a wait ends in vain with the host only.
+                // A wait without a limit times out only when the host ends.
                 None if !self.changed.wait(seen, until) && until == Nanos::MAX => return,
                 None => {}
             }

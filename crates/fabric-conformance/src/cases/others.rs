@@ -3,7 +3,7 @@
 use super::RC;
 use crate::case::{Case, Need, Role};
 use crate::context::{Context, MILLISECOND};
-use crate::failure::Verdict;
+use crate::failure::{Failure, Verdict};
 use crate::station::Station;
 use crate::{expect, expect_eq};
 use dunlin_fabric::{
@@ -73,16 +73,25 @@ fn is_missed<F: Fabric>(context: &Context<F>, domain: &mut F::Domain, armed: Arm
     domain.wait(armed, until.min(context.deadline)) == Wake::TimedOut && context.now() < until
 }
 
+/// The initiator, the domain that waits, and the waker of that.
+type Waiting<F> = (Initiator<F>, <F as Fabric>::Domain, AnyWaker);
+
+/// Makes the domain that waits, its waker, and the one that writes; the other role is the target, and is done.
+fn waiting<F: Fabric>(context: &mut Context<F>, role: Role) -> Result<Option<Waiting<F>>, Failure> {
+    if role == Role::Second {
+        let mut station = target(context)?;
+        return context.meet_at(&mut station).map(|()| None);
+    }
+    let initiator = Initiator::new(context)?;
+    let other = context.fabric.domain()?;
+    let waker = AnyWaker::new(other.waker());
+    Ok(Some((initiator, other, waker)))
+}
+
 /// The completion comes before, at the same time as, or after the arming and the wait.
 fn wakes<F: Fabric>(context: &mut Context<F>, role: Role, pause: Nanos) -> Verdict {
     const ROUNDS: u64 = 40;
-    if role == Role::Second {
-        let mut station = target(context)?;
-        return context.meet_at(&mut station);
-    }
-    let mut initiator = Initiator::new(context)?;
-    let mut other = context.fabric.domain()?;
-    let waker = AnyWaker::new(other.waker());
+    let Some((mut initiator, mut other, waker)) = waiting(context, role)? else { return Ok(()) };
     let mut late = 0;
     for round in 0..ROUNDS {
         initiator.write(round)?;
@@ -143,13 +152,7 @@ fn ends<F: Fabric>(context: &mut Context<F>, role: Role, replaces: bool) -> Verd
 
 fn disarmed<F: Fabric>(context: &mut Context<F>, role: Role) -> Verdict {
     const ROUNDS: u64 = 20;
-    if role == Role::Second {
-        let mut station = target(context)?;
-        return context.meet_at(&mut station);
-    }
-    let mut initiator = Initiator::new(context)?;
-    let mut other = context.fabric.domain()?;
-    let waker = AnyWaker::new(other.waker());
+    let Some((mut initiator, mut other, waker)) = waiting(context, role)? else { return Ok(()) };
     let mut slept = 0;
     for round in 0..ROUNDS {
         let armed = other.arm(WaitMode::Event);

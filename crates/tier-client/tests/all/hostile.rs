@@ -401,7 +401,7 @@ fn names() -> impl Strategy<Value = Name> {
     prop::sample::select(vec![name("a"), name("b"), name(HELD_LOCK)])
 }
 
-/// Requests about services that are in order, but for their numbers. Few of them wait, as that takes their time.
+/// Well-formed requests about services with any numbers. Few of them wait: each wait lasts until its deadline.
 fn of_services() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let numbers = prop_oneof![4 => 0u64..4, 1 => any::<u64>()];
     let draws = (0u8..7, names(), numbers, any::<[u16; 2]>(), prop::bool::weighted(0.02));
@@ -440,7 +440,7 @@ fn of_services() -> impl Strategy<Value = (u16, Vec<u8>)> {
     })
 }
 
-/// Requests about locks that are in order, but for their numbers.
+/// Well-formed requests about locks with any numbers.
 fn of_locks() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let draws = (0u8..5, names(), any::<u64>(), 0u16..4, prop::bool::weighted(0.02));
     draws.prop_map(|(kind, name, number, members, waits)| {
@@ -457,7 +457,7 @@ fn of_locks() -> impl Strategy<Value = (u16, Vec<u8>)> {
     })
 }
 
-/// Requests about regions and buffers that are in order, but for their handles.
+/// Well-formed requests about regions and buffers with any handles.
 fn of_regions() -> impl Strategy<Value = (u16, Vec<u8>)> {
     let numbers = prop_oneof![Just(0u64), 0u64..9000, any::<u64>()];
     (0u8..8, names(), any::<u64>(), numbers, any::<u16>()).prop_map(|(kind, name, handle, number, small)| {

@@ -191,7 +191,7 @@ fn mistakes_are_told() {
     let waiting = call(b"", 2);
     drop(calls.receive(&mut buffer).unwrap());
     assert_eq!(call_error(waiting.join().unwrap()), CallError::MaybeExecuted(Cause::Dropped));
-    // A result that is too long for a message is not sent, and its caller hears that there is none.
+    // The node does not send a result that is too long for a message; the call ends with an error.
     let waiting = call(b"", 2);
     let refused = calls.receive(&mut buffer).unwrap().reply(&long);
     assert!(matches!(refused, Err(RequestError::Limit { what: "bytes in one answer", .. })), "{refused:?}");

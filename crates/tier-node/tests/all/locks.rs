@@ -349,17 +349,20 @@ fn with_a_death(
     .unwrap();
 }
 
+/// Takes a lock and keeps it.
+fn hold(tier: &Tier<Sim>, name: &str) {
+    let _guard = tier.lock(name).unwrap();
+    let host = tier.fabric().host();
+    host.sleep(host.now() + 10_000 * MILLISECOND);
+}
+
 #[test]
 fn a_dead_holders_lock_is_poisoned() {
     let name = name_at(0);
     let of_carol = name.clone();
     with_a_death(
         (1, 5 * MILLISECOND),
-        move |carol| {
-            let _guard = carol.lock(&of_carol).unwrap();
-            let host = carol.fabric().host();
-            host.sleep(host.now() + 10_000 * MILLISECOND);
-        },
+        move |carol| hold(carol, &of_carol),
         |_| None,
         move |alice, bob| {
             let guard = bob.lock(&name).unwrap();
@@ -379,11 +382,7 @@ fn callers_with_little_time_find_a_dead_holder_together() {
     let of_carol = name.clone();
     with_a_death(
         (1, 5 * MILLISECOND),
-        move |carol| {
-            let _guard = carol.lock(&of_carol).unwrap();
-            let host = carol.fabric().host();
-            host.sleep(host.now() + 10_000 * MILLISECOND);
-        },
+        move |carol| hold(carol, &of_carol),
         |_| None,
         move |_, bob| {
             let host = bob.fabric().host();
