@@ -1,6 +1,6 @@
 //! Several nodes keep a record, and its first keeper dies or is cut off.
 
-use crate::cluster::{self, assert_absent};
+use crate::cluster::assert_absent;
 use crate::membership::{NAMES, alive, leak, run, wait};
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_fabric_sim::Sim;
