@@ -346,7 +346,7 @@ impl<F: Fabric> Acceptor<F> {
 
     fn cut_off(&mut self, mapper: NodeId) {
         self.node.state().count_fence(mapper);
-        tracing::warn!(target: "dunlin::tier", node = %mapper, "a node is fenced: it did not stop using a region that is freed");
+        tracing::warn!(target: "dunlin::tier", node = %mapper, "a node is fenced: it may use memory that is taken back");
         let of_mapper = |session: &Session<F>| session.end.is_some_and(|(node, _, _)| node == mapper);
         let numbers: Vec<u64> =
             self.sessions.iter().filter(|(_, one)| of_mapper(one)).map(|(number, _)| *number).collect();

@@ -4,10 +4,11 @@
 use crate::error::RequestError;
 use crate::free::Free;
 use crate::node::Node;
+use crate::orphans::Orphans;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
 use dunlin_tier::lock::message::LockMessage;
 use dunlin_tier::message::{Reply, Request};
-use dunlin_tier::{LmrId, NodeId};
+use dunlin_tier::{Epoch, LmrId, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -31,6 +32,10 @@ pub(crate) struct Todo {
     pub(crate) records: BTreeSet<LmrId>,
     /// Messages to the owners of locks.
     pub(crate) owners: Vec<Word>,
+    /// Nodes of which a life has ended.
+    pub(crate) ended: BTreeSet<NodeId>,
+    /// Regions whose names others have, each with the view in which its home said so.
+    pub(crate) nameless: BTreeMap<LmrId, Epoch>,
     /// A region waits for operations of this node, of which some may be on paths that nobody uses.
     pub(crate) settles_paths: bool,
 }
@@ -162,10 +167,11 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
     let mut left_over: Vec<(LmrId, BTreeSet<NodeId>)> = Vec::new();
     // Each with the time since when it is here.
     let mut untold_records: BTreeMap<LmrId, Nanos> = BTreeMap::new();
+    let mut orphans = Orphans::new();
     while !node.is_over() {
         let seen = node.cleaner.seen();
         let todo = std::mem::take(&mut *node.todo());
-        let Todo { unmapped, frees: more, left, records, owners, settles_paths } = todo;
+        let Todo { unmapped, frees: more, left, records, owners, ended, nameless, settles_paths } = todo;
         if settles_paths {
             node.settle_paths(host.now().saturating_add(ATTEMPT));
         }
@@ -186,6 +192,9 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         left_over.retain_mut(|(id, stores)| node.is_over() || !release_left(node, *id, stores));
         tell_owners(node, &mut words);
         let leases = end_leases(node);
+        orphans.ended(ended, now, node.orphan_time());
+        orphans.nameless(nameless, now);
+        let searches = orphans.look(node);
         let settles = node.state().settle(host.now());
         while !node.is_over() && node.clean_one() {}
         let is_done = frees.is_empty() && words.is_empty() && left_over.is_empty();
@@ -194,7 +203,7 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         } else {
             host.now().saturating_add(TRY_EVERY)
         };
-        let until = settles.unwrap_or(Nanos::MAX).min(retry).min(leases);
+        let until = settles.unwrap_or(Nanos::MAX).min(retry).min(leases).min(searches);
         node.cleaner.wait(seen, until);
     }
 }

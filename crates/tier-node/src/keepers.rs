@@ -247,8 +247,36 @@ impl<F: Fabric> Node<F> {
                 return Ok(());
             }
         }
+        if !self.have_stores(id, since)? {
+            tracing::warn!(target: "dunlin::tier", "the memory of a region was taken back while this node was taken for dead");
+            self.state().directory.forget(id);
+            return Ok(());
+        }
         self.state().directory.agreed(id);
         Ok(())
+    }
+
+    /// Asks the other stores of a region whether they have its memory still: they may have
+    /// [taken it back](crate::orphans) while this node was taken for dead. The error is one that does not say. If it is dead
+    /// for long, the region is given up.
+    fn have_stores(&self, id: LmrId, since: Nanos) -> Result<bool, NodeId> {
+        let Some((owner, stores)) = self.state().directory.stores(id) else { return Ok(true) };
+        if !self.roster.is_dynamic {
+            return Ok(true);
+        }
+        let epoch = self.roster.get().view.epoch;
+        for store in stores {
+            if self.roster.dead_in(store).is_some() {
+                let is_gone = self.fabric.host().now() >= since.saturating_add(self.orphan_time());
+                return if is_gone { Ok(false) } else { Err(store) };
+            }
+            match self.ask(store, Request::Stores { epoch, owner }, self.soon()) {
+                Ok(Reply::Flag(true)) => {}
+                Ok(Reply::Flag(false)) => return Ok(false),
+                _ => return Err(store),
+            }
+        }
+        Ok(true)
     }
 
     /// Answers the first keeper: takes the record over; returns the nodes that have mapped the region here.
@@ -346,7 +374,7 @@ impl<F: Fabric> Node<F> {
             };
             let (home, reply) = self.ask_home(name, request, until)?;
             // If the view has changed since, the names may have been read before, as for a claim.
-            if reply == Reply::Flag(true) && self.roster.get().view.epoch == sent {
+            if matches!(reply, Reply::Flag(true) | Reply::Known(_)) && self.roster.get().view.epoch == sent {
                 return Ok(());
             }
             let again = self.fabric.host().now().saturating_add(SETTLES_SOON);

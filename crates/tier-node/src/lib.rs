@@ -66,6 +66,7 @@ mod membership;
 mod memcpy;
 mod node;
 mod operate;
+mod orphans;
 mod pages;
 mod path;
 mod path_count;

@@ -160,6 +160,7 @@ impl<F: Fabric> Node<F> {
             self.forget(self.me);
         }
         self.rehoming.raise();
+        self.todo().ended.extend(gone.iter().copied().chain((!is_same).then_some(self.me)));
         self.settle_later(changed);
         Ok(())
     }
@@ -229,15 +230,17 @@ impl<F: Fabric> Node<F> {
             self.ask_for_view();
             return Reply::Flag(false);
         }
+        let mut lost = Vec::new();
         for (name, id) in names {
             if !state.names.restore(name.clone(), id, node) {
                 tracing::warn!(target: "dunlin::tier", %name, "a region loses its name: another one has it");
+                lost.push(id);
             }
         }
         if is_last {
             state.names.restored_by(node);
         }
-        Reply::Flag(true)
+        if lost.is_empty() { Reply::Flag(true) } else { Reply::Known(lost) }
     }
 
     /// Refuses a request about a name unless this node is its home and has heard all names.
@@ -264,6 +267,10 @@ impl<F: Fabric> Node<F> {
             let reported = self.ask(home, request, self.fabric.host().now().saturating_add(REPORT));
             match reported {
                 Ok(Reply::Flag(true)) => {}
+                Ok(Reply::Known(lost)) => {
+                    self.todo().nameless.extend(lost.into_iter().map(|id| (id, epoch)));
+                    self.cleaner.raise();
+                }
                 Ok(_) => {
                     self.ask_for_view();
                     return false;

@@ -54,7 +54,7 @@ pub(crate) struct State {
     /// This node's fences of each node so far.
     pub(crate) fences: Vec<u64>,
     /// Regions whose memory is to be taken back, each at its time.
-    settling: VecDeque<(Nanos, LmrId)>,
+    pub(crate) settling: VecDeque<(Nanos, LmrId)>,
     /// The ledger of a node whose memory outlives its process.
     pub(crate) ledger: Option<KeptLedger>,
 }
@@ -71,6 +71,14 @@ impl State {
             self.keep_settling(owner, false);
         }
         None
+    }
+
+    /// Takes the memory of a region back at `due`. A repetition has no effect, and needs no place.
+    pub(crate) fn settle_later(&mut self, due: Nanos, owner: LmrId) {
+        if !self.settling.iter().any(|(_, settling)| *settling == owner) {
+            self.settling.push_back((due, owner));
+            self.keep_settling(owner, true);
+        }
     }
 }
 
@@ -293,13 +301,7 @@ impl<F: Fabric> Node<F> {
             }
             Request::Release { owner } => {
                 let due = self.fabric.host().now().saturating_add(SETTLE);
-                let mut state = self.state();
-                // A repetition has no effect, and needs no place.
-                if !state.settling.iter().any(|(_, settling)| *settling == owner) {
-                    state.settling.push_back((due, owner));
-                    state.keep_settling(owner, true);
-                }
-                drop(state);
+                self.state().settle_later(due, owner);
                 self.fencing.forget(owner);
                 self.cleaner.raise();
                 Reply::Done
@@ -398,6 +400,8 @@ impl<F: Fabric> Node<F> {
                 self.copy(&Copy { owner, extent, offset, length, to, target, backwards, whose })?;
                 Reply::Done
             }
+            Request::Stores { epoch, owner } => return self.has_memory_of(epoch, owner),
+            Request::Known { epoch, by_handle, ids } => return self.known(epoch, by_handle, &ids),
             Request::Serves { service } => Reply::Flag(self.services.serves(&service)),
             Request::List { principal, from } => Reply::Listed(self.state().directory.list(&principal, from)),
             Request::Rehome { node, epoch, names, is_last } if is_node(node) => {

@@ -1,7 +1,7 @@
 //! The fields of messages, in little-endian order.
 
 use crate::cut::{Layout, MAX_PIECES};
-use crate::message::Malformed;
+use crate::message::{IDS_AT_ONCE, Malformed};
 use crate::name::Name;
 use crate::place::{LmrId, NodeId, Piece};
 use crate::qos::Priority;
@@ -39,6 +39,10 @@ impl Writer {
     }
     pub(crate) fn id(self, id: LmrId) -> Self {
         self.u16(id.node.0).u32(id.slot).u64(id.generation)
+    }
+    /// At most [`IDS_AT_ONCE`].
+    pub(crate) fn ids(self, ids: &[LmrId]) -> Self {
+        ids.iter().fold(self.u16(ids.len() as u16), |writer, id| writer.id(*id))
     }
     /// At most 255 bytes.
     pub(crate) fn text(mut self, bytes: &[u8]) -> Self {
@@ -133,6 +137,13 @@ impl<'a> Reader<'a> {
     }
     pub(crate) fn id(&mut self) -> Result<LmrId, Malformed> {
         Ok(LmrId { node: self.node()?, slot: self.u32()?, generation: self.u64()? })
+    }
+    pub(crate) fn ids(&mut self) -> Result<Vec<LmrId>, Malformed> {
+        let count = usize::from(self.u16()?);
+        if count > IDS_AT_ONCE {
+            return Err(Malformed);
+        }
+        (0..count).map(|_| self.id()).collect()
     }
     pub(crate) fn text(&mut self) -> Result<&'a [u8], Malformed> {
         let length = usize::from(self.u8()?);

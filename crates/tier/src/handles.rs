@@ -346,6 +346,11 @@ impl HandleTable {
         drained
     }
 
+    /// Returns whether there is a handle on a region, also one that is unmapped and has operations in flight.
+    pub fn has(&self, id: LmrId) -> bool {
+        self.slots.range((id, 0)..=(id, u32::MAX)).next().is_some()
+    }
+
     /// Ends the handles of a region by which a principal could do more than its grants permit: no operation on them
     /// begins any more, and answers to map requests that are under way do not count. Returns those handles of which
     /// operations are in flight still: without any, the region is drained of them. May be repeated.

@@ -75,6 +75,23 @@ pub enum Request {
         /// The region.
         owner: LmrId,
     },
+    /// To a storing node: has it memory of `owner`? Answer: [`Reply::Flag`], or a refusal if its view is an earlier one.
+    Stores {
+        /// The view of the sender.
+        epoch: Epoch,
+        /// The region.
+        owner: LmrId,
+    },
+    /// To any node: which of these regions has it a handle on, or a record of? Answer: [`Reply::Known`], or a refusal if its
+    /// view is another one.
+    Known {
+        /// The view of the sender.
+        epoch: Epoch,
+        /// Records do not count.
+        by_handle: bool,
+        /// The regions, at most [`IDS_AT_ONCE`].
+        ids: Vec<LmrId>,
+    },
     /// To a record's node: map a region.
     Map {
         /// The region.
@@ -277,7 +294,7 @@ pub enum Request {
         from: u32,
     },
     /// To a name's home: these regions of records of `node` have these names, of which this is the home in the view of
-    /// this epoch. Answer: [`Reply::Flag`], which is false if the home has another view.
+    /// this epoch. Answer: [`Reply::Flag`], which is false if the home has another view, or [`Reply::Known`].
     Rehome {
         /// The node that keeps the records.
         node: NodeId,
@@ -294,6 +311,9 @@ pub enum Request {
         service: Name,
     },
 }
+
+/// The most regions in one [`Request::Known`].
+pub const IDS_AT_ONCE: usize = 256;
 
 /// The reason why a node refuses a request. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -356,6 +376,8 @@ pub enum Refusal {
 pub enum Reply {
     /// It is done.
     Done,
+    /// Regions: [`Request::Known`], and [`Request::Rehome`] of which some have lost their names to others.
+    Known(Vec<LmrId>),
     /// Yes or no: [`Request::Exists`], [`Request::Stop`] and [`Request::Restrict`] (drained), [`Request::Fence`]
     /// (fenced), [`Request::Serves`], [`Request::Rehome`] (taken).
     Flag(bool),
@@ -460,6 +482,10 @@ impl Request {
                 Writer::new(17).text(principal.as_str().as_bytes()).u32(*from)
             }
             Request::Serves { service } => Writer::new(18).text(service.as_bytes()),
+            Request::Stores { epoch, owner } => Writer::new(33).epoch(*epoch).id(*owner),
+            Request::Known { epoch, by_handle, ids } => {
+                Writer::new(34).epoch(*epoch).u8(u8::from(*by_handle)).ids(ids)
+            }
             Request::Rehome { node, epoch, names, is_last } => {
                 let mut writer = Writer::new(19).u16(node.0).epoch(*epoch).u8(u8::from(*is_last));
                 writer = writer.u16(names.len() as u16);
@@ -544,6 +570,11 @@ impl Request {
             }
             17 => Request::List { principal: reader.principal()?, from: reader.u32()? },
             18 => Request::Serves { service: reader.name()? },
+            33 => Request::Stores { epoch: reader.epoch()?, owner: reader.id()? },
+            34 => {
+                let (epoch, by_handle) = (reader.epoch()?, reader.flag()?);
+                Request::Known { epoch, by_handle, ids: reader.ids()? }
+            }
             19 => {
                 let (node, epoch, is_last) = (reader.node()?, reader.epoch()?, reader.flag()?);
                 let count = usize::from(reader.u16()?);
@@ -582,6 +613,7 @@ impl Reply {
                 mappers.iter().fold(writer, |writer, mapper| writer.u16(mapper.0))
             }
             Reply::Record(bytes) => Writer::new(10).blob(bytes),
+            Reply::Known(ids) => Writer::new(11).ids(ids),
             Reply::Old(value) => Writer::new(3).u64(*value),
             Reply::Allocated(layout) => Writer::new(4).layout(layout),
             Reply::Mapped(mapping) => {
@@ -639,6 +671,7 @@ impl Reply {
                 Reply::Kept((0..count).map(|_| reader.node()).collect::<Result<_, _>>()?)
             }
             10 => Reply::Record(reader.blob()?.to_vec()),
+            11 => Reply::Known(reader.ids()?),
             3 => Reply::Old(reader.u64()?),
             4 => Reply::Allocated(reader.layout()?),
             5 => {

@@ -469,7 +469,7 @@ impl Directory {
     /// while it copies for the holder of a handle at this node; the free stops or fences it, as every mapper.
     pub fn unmap(&mut self, id: LmrId, mapper: NodeId) -> bool {
         let me = self.node;
-        let Ok(record) = self.live(id) else { return false };
+        let Some(record) = self.any(id).filter(|record| !record.ending) else { return false };
         if record.keepers.count() == 1
             && let Some(count) = record.mappers.get_mut(&mapper)
         {
@@ -478,7 +478,7 @@ impl Directory {
                 record.mappers.remove(&mapper);
             }
         }
-        record.is_unused(me)
+        record.standing == Standing::Settled && record.is_unused(me)
     }
 
     /// Grants rights in the name of `by`.

@@ -249,6 +249,11 @@ impl Space {
         found
     }
 
+    /// Returns whether `owner` has a block.
+    pub fn has(&self, owner: LmrId) -> bool {
+        self.used.range((owner, 0, 0)..=(owner, u16::MAX, u64::MAX)).next().is_some()
+    }
+
     /// Returns whether `length` bytes at a place lie in one block of `owner`.
     pub fn owns(&self, owner: LmrId, extent: u16, offset: u64, length: u64) -> bool {
         let before = self.used.range((owner, extent, 0)..=(owner, extent, offset)).next_back();

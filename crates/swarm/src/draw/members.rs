@@ -33,6 +33,8 @@ impl DrawnMembers {
         };
         tier.config.beat = Duration::from_nanos(lease / (3 + random.below(5)));
         tier.config.max_nodes = directory.max_nodes;
+        // As short as it can be.
+        tier.config.orphan_after = tier.config.timeout;
         tier.config.directory = Address::new(Scheme::Sim, "directory").ok();
         tier.lasts = (600 + random.below(1400)) * MILLISECOND;
         tier.think = (1 + random.below(10)) * MILLISECOND;

@@ -88,6 +88,7 @@ impl Part {
             return self.violate(format!("it cannot write its own bytes: {error}"));
         }
         self.views.serves(self.node, self.first);
+        let free = tier.free_memory() + tier.dirty_memory();
         let random = |number: u64| Random::new(self.drawn.tier.seed ^ (self.first + number), 46);
         let (sim, book, stage) = (self.sim.clone(), self.book.clone(), self.stage.clone());
         let servant = Servant { sim, calls, book, stage, random: random(0) };
@@ -111,6 +112,7 @@ impl Part {
             self.check_all(&tier);
             self.stage.complete(CHECK);
             self.stage.wait(&self.sim, FREE);
+            self.look_for_memory(&tier, free);
             // Nothing has changed since all nodes saw all others.
             self.sees(&tier);
             let last = self.views.last();
@@ -125,6 +127,17 @@ impl Part {
         }
         servant.into_iter().for_each(Task::join);
         drop(region);
+    }
+
+    /// Checks that all memory is free but that of the own region, also that of regions whose nodes have died.
+    fn look_for_memory(&self, tier: &Tier<Sim>, before: u64) {
+        if self.views.is_stuck() {
+            return;
+        }
+        self.retry("to take memory back", || match tier.free_memory() + tier.dirty_memory() {
+            now if now >= before => Ok(()),
+            now => Err(format!("{} bytes are left over", before - now)),
+        });
     }
 
     /// Calls nodes, and reads their regions, until the stage changes.

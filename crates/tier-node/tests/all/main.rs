@@ -12,6 +12,7 @@ mod lists;
 mod locks;
 mod membership;
 mod moves;
+mod orphans;
 mod publish;
 mod qos;
 mod revoke;

@@ -304,6 +304,13 @@ impl Directory {
         is_first.then_some(id)
     }
 
+    /// Returns the other nodes that store a region, and the id that owns its memory there.
+    pub fn stores(&self, id: LmrId) -> Option<(LmrId, Vec<NodeId>)> {
+        let record = self.seen(id)?;
+        let others = record.layout.nodes().iter().copied().filter(|node| *node != self.node).collect();
+        Some((record.memory, others))
+    }
+
     /// Returns the standing of this node to a record.
     pub fn standing(&self, id: LmrId) -> Option<Standing> {
         self.seen(id).map(|record| record.standing)
@@ -322,24 +329,38 @@ impl Directory {
             return false;
         }
         record.standing = Standing::Settled;
+        // The last handle may have been closed meanwhile.
+        record.ending |= record.is_unused(me);
         record.ending
     }
 
-    /// Others may have taken this life of the node for ended, and another node may order its records by now. Nobody maps
-    /// or changes those with other keepers until these [have said](Directory::agree) so. Returns them.
+    /// Others may have taken this life of the node for ended: another node may order its records by now, and stores may have
+    /// taken memory back. Nobody maps or changes a record with another keeper or another store until these
+    /// [have said](Directory::agree) so. Returns them.
     pub fn doubt(&mut self) -> Vec<LmrId> {
-        let slots: Vec<u32> = self.shared.slots.iter().copied().collect();
-        let records = slots.iter().filter_map(|slot| self.slots[*slot as usize].record.as_ref());
+        let me = self.node;
+        let elsewhere = |record: &&Record| {
+            let is_away = record.layout.nodes().iter().any(|node| *node != me);
+            // The free of a record by itself goes on as it has begun.
+            let goes_on = record.is_target || record.ending;
+            record.keepers.count() > 1 || (!goes_on && (record.moving || is_away))
+        };
+        let records = self.slots.iter().filter_map(|slot| slot.record.as_ref()).filter(elsewhere);
         let doubted: Vec<LmrId> = records.map(|record| record.id).collect();
-        doubted.iter().for_each(|id| self.doubt_of(*id));
+        doubted.iter().for_each(|id| self.doubt_record(*id));
         doubted
     }
 
     /// As [`doubt`](Directory::doubt), for one region: another node orders its changes, it seems.
     pub fn doubt_of(&mut self, id: LmrId) {
+        if self.keepers(id).is_some_and(|keepers| keepers.count() > 1) {
+            self.doubt_record(id);
+        }
+    }
+
+    fn doubt_record(&mut self, id: LmrId) {
         let me = self.node;
-        let is_shared = |record: &&mut Record| record.keepers.count() > 1 && record.standing != Standing::New;
-        if let Some(record) = self.any(id).filter(is_shared) {
+        if let Some(record) = self.any(id).filter(|record| record.standing != Standing::New) {
             record.standing = Standing::Doubted;
             // A move of this node is given up, whatever its places are by now: all others hear of them. That of another node
             // goes on, and this one has its old places.
