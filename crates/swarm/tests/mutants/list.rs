@@ -500,4 +500,27 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         }
         let current = self.node.roster.get();",
     },
+    Mutant {
+        name: "new_keeper_asks_nobody",
+        file: "crates/tier/src/record/keepers.rs",
+        from: "            None => (BTreeMap::new(), false, Standing::New),",
+        to: "            None if crate::mutant(\"new_keeper_asks_nobody\") => (BTreeMap::new(), false, Standing::Settled),
+            None => (BTreeMap::new(), false, Standing::New),",
+    },
+    Mutant {
+        name: "stores_not_asked",
+        file: "crates/tier-node/src/keepers.rs",
+        from: "        if !self.roster.is_dynamic {
+            return Ok(true);",
+        to: "        if !self.roster.is_dynamic || dunlin_fabric::mutant(\"stores_not_asked\") {
+            return Ok(true);",
+    },
+    Mutant {
+        name: "orphans_kept",
+        file: "crates/tier-node/src/orphans.rs",
+        from: "        for id in ids {
+            tracing::warn!",
+        to: "        for id in ids.iter().filter(|_| !dunlin_fabric::mutant(\"orphans_kept\")) {
+            tracing::warn!",
+    },
 ];
