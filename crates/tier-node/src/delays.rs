@@ -1,5 +1,5 @@
 //! Work of a node that is to be done at a time, and for which no thread waits: calls of processes that pause by their
-//! priority, or wait for the limit of their principal, and receivers that give up.
+//! priority, or wait for the limit of their principal, claims that wait for a view, and receivers that give up.
 
 use dunlin_fabric::{Host, Nanos, Signal, Task};
 use std::collections::BTreeMap;
@@ -40,6 +40,12 @@ impl<H: Host> Delays<H> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether there is room for work now: otherwise it is done at once.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = self.state();
+        !state.has_ended && state.jobs.len() < MAX_DELAYED
     }
 
     /// Has a thread of the node do something at a time, or soon after it, and at the end of the node. Does not block; `job`

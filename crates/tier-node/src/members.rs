@@ -22,7 +22,7 @@ const REPORT: Nanos = 200_000_000;
 /// The pause before homes that have not taken the names get them again, in nanoseconds.
 const REPORT_AGAIN: Nanos = 5_000_000;
 /// The pause before a request to the home of a name is repeated, in nanoseconds.
-const ASK_AGAIN: Nanos = 1_000_000;
+pub(crate) const ASK_AGAIN: Nanos = 1_000_000;
 /// The time for one request to the home of a name while nodes may die, in nanoseconds.
 const ATTEMPT: Nanos = 500_000_000;
 /// The part of a beat after which a node reports itself again at the soonest, because another node has another view.

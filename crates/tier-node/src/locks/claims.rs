@@ -6,6 +6,7 @@
 
 use super::{Held, Joined, LockError, Shared, Turn, is_elsewhere, is_stale};
 use crate::forward::{Link, WINDOW};
+use crate::members::ASK_AGAIN;
 use crate::node::Node;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
 use dunlin_tier::lock::message::{LOCK_CALL, LockMessage, LockReply, LockRequest};
@@ -221,12 +222,15 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Has the next view come soon if an error says that this one is old. The claim ends all the same: no thread waits for
-    /// it.
-    fn note_elsewhere(&self, error: &LockError) {
-        if is_elsewhere(error) {
-            self.ask_for_view();
+    /// Has the next view come soon if an error says that this one is old. Returns the time at which to ask the owner again;
+    /// `None` for another error, or too late.
+    fn view_comes(&self, error: &LockError, until: Nanos) -> Option<Nanos> {
+        if !is_elsewhere(error) {
+            return None;
         }
+        self.ask_for_view();
+        let again = self.fabric.host().now().saturating_add(ASK_AGAIN);
+        (again < until && self.delays.has_room()).then_some(again)
     }
 
     fn late(&self, name: &Name) -> LockError {
@@ -468,10 +472,15 @@ impl<F: Fabric> Acquire<F> {
                 self.node.forget(owner);
                 self.go();
             }
-            Err((error, _)) => {
-                self.node.note_elsewhere(&error);
-                self.end(Err(error));
-            }
+            Err((error, _)) => match self.node.view_comes(&error, self.claim.until()) {
+                Some(again) => {
+                    // The steps are those of the next view.
+                    self.steps = 0;
+                    let node = Arc::clone(&self.node);
+                    node.delays.at(node.fabric.host(), again, Box::new(move || self.go()));
+                }
+                None => self.end(Err(error)),
+            },
             Ok(_) => {
                 let misfit = self.node.misfit(owner).into();
                 self.end(Err(misfit));
@@ -526,10 +535,13 @@ impl<F: Fabric> Meet<F> {
                 self.node.forget(home);
                 self.go();
             }
-            Err((error, _)) => {
-                self.node.note_elsewhere(&error);
-                self.caller.end(Err(error));
-            }
+            Err((error, _)) => match self.node.view_comes(&error, self.caller.until()) {
+                Some(again) => {
+                    let node = Arc::clone(&self.node);
+                    node.delays.at(node.fabric.host(), again, Box::new(move || self.go()));
+                }
+                None => self.caller.end(Err(error)),
+            },
         });
     }
 }

@@ -2,11 +2,16 @@
 
 use super::*;
 use crate::config::{Peer, TierConfig};
+use crate::membership::{
+    DirectoryClient, DirectoryConfig, DirectoryServer, Membership, MembershipError, Own,
+};
 use crate::tier::Tier;
-use dunlin_fabric::{Atomics, Scheme, Signal, Task};
+use dunlin_fabric::{Address, Atomics, Scheme, Signal, Task};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim, SimHost};
+use dunlin_tier::membership::{Identity, MembershipEvent, View};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 const NAMES: [&str; 3] = ["alice", "bob", "carol"];
 
@@ -172,4 +177,94 @@ fn claims_and_threads_exclude_each_other_and_lose_no_lock() {
     for seed in 0..16 {
         run(seed, seed % 2 == 0);
     }
+}
+
+fn directory() -> Address {
+    Address::new(Scheme::Sim, "c-directory").unwrap()
+}
+
+/// A node that hears nothing from the directory while the flag is set.
+struct Deaf(DirectoryClient<Sim>, Arc<AtomicBool>);
+
+impl Membership for Deaf {
+    fn period(&self) -> Option<Duration> {
+        self.0.period()
+    }
+    fn renew(&mut self, until: Nanos) -> Result<MembershipEvent, MembershipError> {
+        if self.1.load(Ordering::Relaxed) { Ok(MembershipEvent::Wait) } else { self.0.renew(until) }
+    }
+    fn view(&self) -> Arc<View> {
+        self.0.view()
+    }
+    fn own(&self) -> Option<Own> {
+        self.0.own()
+    }
+    fn leave(&mut self, until: Nanos) -> Result<(), MembershipError> {
+        self.0.leave(until)
+    }
+}
+
+/// Starts a node. All of a directory begin at the same time.
+fn start_deaf(process: &Sim, name: &str, is_deaf: &Arc<AtomicBool>) -> Tier<Sim> {
+    let peer = Peer::named(Scheme::Sim, name).unwrap();
+    let (calls, memory) = (peer.calls.to_string(), peer.memory.to_string());
+    let mut config = TierConfig::new(vec![peer], name);
+    (config.memory, config.directory, config.max_nodes) = (1 << 20, Some(directory()), 8);
+    let life = name.len() as u64;
+    let identity = Identity { name: name.to_owned(), calls, memory, life };
+    let client = DirectoryClient::new(process, directory(), identity, config.beat, Vec::new());
+    Tier::within_membership(process, config, life, Box::new(Deaf(client, Arc::clone(is_deaf)))).unwrap()
+}
+
+/// The owner of a lock dies, and one node hears of that before the next owner does.
+#[test]
+fn claims_wait_for_the_view_that_names_the_owner() {
+    let settings = Settings { machines: vec![MachineSettings::default(); 4], ..Settings::default() };
+    Sim::run_with(settings, 1, move |sim| {
+        let _directory =
+            DirectoryServer::serve(&sim.process_on(3), &directory(), DirectoryConfig::default()).unwrap();
+        let processes = [0, 1, 2].map(|at| sim.process_on(at));
+        let (is_deaf, tiers) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(BTreeMap::new())));
+        let starts: Vec<Task> = (0..3)
+            .map(|at| {
+                let (process, tiers) = (processes[at].clone(), Arc::clone(&tiers));
+                let is_deaf = if at == 2 { Arc::clone(&is_deaf) } else { Arc::default() };
+                let body = move || {
+                    let tier = start_deaf(&process, NAMES[at], &is_deaf);
+                    tiers.lock().unwrap().insert(at, tier);
+                };
+                processes[at].host().spawn("starter", Box::new(body)).unwrap()
+            })
+            .collect();
+        starts.into_iter().for_each(Task::join);
+        let [alice, bob, carol] = [0, 1, 2].map(|at| tiers.lock().unwrap().remove(&at).unwrap());
+        let names: Vec<String> = (0..64).map(|number| format!("lock/{number}")).collect();
+        let is_of = |tier: &Tier<Sim>, name: &str, owner: &str| tier.lock_home(name).unwrap() == owner;
+        let names: Vec<String> = names.into_iter().filter(|name| is_of(&alice, name, "alice")).collect();
+        processes[0].kill();
+        std::mem::forget(alice);
+        let host = sim.host().clone();
+        let epoch = bob.view().epoch;
+        while bob.view().epoch == epoch {
+            host.sleep(host.now() + 100_000);
+        }
+        is_deaf.store(true, Ordering::Relaxed);
+        assert_eq!(carol.view().epoch, epoch, "carol has not heard yet");
+        let name = names.iter().find(|name| is_of(&bob, name, "carol")).unwrap();
+        let (hears, at) = (Arc::clone(&is_deaf), host.now() + 50_000_000);
+        let own = host.clone();
+        let hears = move || {
+            own.sleep(at);
+            hears.store(false, Ordering::Relaxed);
+        };
+        let hears = host.spawn("hears", Box::new(hears)).unwrap();
+        for waits in [true, false] {
+            let hold = claim(&bob, &Name::new(name).unwrap(), 1_000_000_000, waits).unwrap();
+            assert!(host.now() >= at, "the owner did not know before");
+            hold.give_back(Box::new(|result| result.unwrap()));
+            host.sleep(host.now() + 1_000_000);
+        }
+        hears.join();
+    })
+    .unwrap();
 }
