@@ -6,12 +6,13 @@ use crate::forward::{Done, Link};
 use crate::node::{Node, SignalOf};
 use crate::pool::{Pool, Taken};
 use crate::qos::{CallTurn, Class};
+use crate::rings::{Placed, RingUse};
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
-use dunlin_rpc::{CallError, Client, ClientConfig, Plan, Sharing};
+use dunlin_rpc::{CallError, Cause, Client, ClientConfig, Plan, Sharing};
 use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
 use dunlin_tier::message::{CALL, Reply, Request};
-use dunlin_tier::{CallHead, Name, NodeId, Principal};
+use dunlin_tier::{CallAnswer, CallHead, Name, NodeId, Principal};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -66,25 +67,73 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Calls a service of a node and passes the result to `take`. The call waits for its turn and for the allowance of the
-    /// principal.
-    fn call_service<T>(
+    /// Calls a service of a node and copies the result into `answer`, if the caller wants one; returns its length. The call
+    /// waits for its turn and for the allowance of the principal. Long payloads go through the ring.
+    fn call_service(
         &self,
         (to, class): (NodeId, &Class),
-        bytes: &[u8],
+        mut head: CallHead,
+        request: &[u8],
+        mut answer: Option<&mut [u8]>,
         until: Nanos,
-        take: impl FnOnce(&[u8]) -> Result<T, RequestError>,
-    ) -> Result<T, RequestError> {
+    ) -> Result<usize, RequestError> {
         let host = self.fabric.host();
         let left = || until.saturating_sub(host.now());
-        let turn = self.qos.begin_call(host, class, bytes.len() as u64, left)?;
+        let bytes = (head.length() + request.len()) as u64;
+        let turn = self.qos.begin_call(host, class, bytes, left)?;
         if let Some(from) = turn.from {
             host.sleep(from.min(until));
         }
         let since = self.qos.call_goes_out(host);
-        let result = self.call_by((to, turn.link), bytes, until, take);
+        let placed =
+            self.place_call(to, class, request, answer.as_ref().map_or(0, |answer| answer.len()), until);
+        let message = encode(&mut head, placed.as_ref(), request);
+        let take = |result: &[u8]| self.take_answer((to, placed.as_ref()), result, answer.as_deref_mut());
+        let mut result = self.call_by((to, turn.link), &message, until, take);
+        if let (Ok(Received::InRing(length)), Some(placed)) = (&result, &placed) {
+            let length = *length;
+            let into = answer.and_then(|answer| answer.get_mut(..length)).unwrap_or_default();
+            result = match self.read_range(placed, class, into, until) {
+                Ok(()) => Ok(Received::Copied(length)),
+                Err(error) => {
+                    let node = self.name_of(to);
+                    tracing::debug!(target: "dunlin::tier", node, %error, "a result was not read");
+                    let cause =
+                        if host.now() < until { Cause::ConnectionLost } else { Cause::DeadlineExceeded };
+                    Err(RequestError::Call { node, source: CallError::Executed(cause) })
+                }
+            };
+        }
+        if let Some(placed) = placed {
+            self.leave_range(placed, result.as_ref().map_or_else(has_ended, |_| true));
+        }
         self.qos.end_call(host, turn, since.filter(|_| result.is_ok()));
-        result
+        result.map(|(Received::Copied(length) | Received::InRing(length))| length)
+    }
+
+    /// Takes a result out of its message, unless it lies in the ring.
+    fn take_answer(
+        &self,
+        (to, placed): (NodeId, Option<&Placed>),
+        result: &[u8],
+        answer: Option<&mut [u8]>,
+    ) -> Result<Received, RequestError> {
+        let result = match placed.filter(|placed| placed.place.room > 0) {
+            None => result,
+            Some(placed) => match CallAnswer::parse(result) {
+                Ok(CallAnswer::Here(result)) => result,
+                Ok(CallAnswer::InRing(length)) if length <= placed.place.room => {
+                    return Ok(Received::InRing(length as usize));
+                }
+                _ => return Err(self.misfit(to)),
+            },
+        };
+        let Some(answer) = answer else { return Ok(Received::Copied(0)) };
+        let (length, room) = (result.len(), answer.len());
+        let place = answer.get_mut(..length).ok_or(RequestError::AnswerTooLong { length, room })?;
+        place.copy_from_slice(result);
+        self.rings.note_result(to, length);
+        Ok(Received::Copied(length))
     }
 
     fn call_by<T>(
@@ -195,6 +244,45 @@ impl<F: Fabric> Node<F> {
     }
 }
 
+/// A result that has come.
+enum Received {
+    /// It is where the caller wants it.
+    Copied(usize),
+    /// It has to be read out of the ring.
+    InRing(usize),
+}
+
+/// Returns whether the serving node does not use the payloads of a failed call any more.
+fn has_ended(error: &RequestError) -> bool {
+    let is_answer = matches!(
+        error,
+        RequestError::AnswerTooLong { .. } | RequestError::Call { source: CallError::Application { .. }, .. }
+    );
+    is_answer || !error.may_have_executed()
+}
+
+/// Encodes the message of a call: with its request, unless that lies in the ring.
+fn encode(head: &mut CallHead, placed: Option<&Placed>, request: &[u8]) -> Vec<u8> {
+    head.ring = placed.map(|placed| placed.place);
+    let is_placed = head.ring.is_some_and(|ring| ring.request.is_some());
+    head.encode(if is_placed { &[] } else { request })
+}
+
+/// Checks a call, and makes its head.
+fn head(
+    service: &[u8],
+    function: u16,
+    caller: &Principal,
+    is_one_way: bool,
+    request: &[u8],
+) -> Result<CallHead, RequestError> {
+    let service = Name::new(service)?;
+    if request.len() as u64 > u64::from(MAX_CALL) {
+        return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
+    }
+    Ok(CallHead { service, function, caller: caller.clone(), is_one_way, ring: None })
+}
+
 /// Checks a call and encodes it.
 pub(crate) fn encode_call(
     service: &Name,
@@ -203,11 +291,7 @@ pub(crate) fn encode_call(
     is_one_way: bool,
     request: &[u8],
 ) -> Result<Vec<u8>, RequestError> {
-    if request.len() as u64 > u64::from(MAX_CALL) {
-        return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
-    }
-    let head = CallHead { service: service.clone(), function, caller: caller.clone(), is_one_way };
-    Ok(head.encode(request))
+    Ok(head(service.as_bytes(), function, caller, is_one_way, request)?.encode(request))
 }
 
 impl<F: Fabric> Tier<F> {
@@ -242,14 +326,8 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<usize, RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
-        let bytes = encode_call(&Name::new(service)?, function, self.caller(), false, request)?;
-        this.call_service((to, self.class()), &bytes, until, |result| match answer.get_mut(..result.len()) {
-            Some(place) => {
-                place.copy_from_slice(result);
-                Ok(result.len())
-            }
-            None => Err(RequestError::AnswerTooLong { length: result.len(), room: answer.len() }),
-        })
+        let head = head(service, function, self.caller(), false, request)?;
+        this.call_service((to, self.class()), head, request, Some(answer), until)
     }
 
     /// Sends a request whose result nobody waits for (`LT_send`). Returns when the node has queued it for the server;
@@ -263,8 +341,8 @@ impl<F: Fabric> Tier<F> {
         request: &[u8],
     ) -> Result<(), RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
-        let bytes = encode_call(&Name::new(service)?, function, self.caller(), true, request)?;
-        this.call_service((to, self.class()), &bytes, this.until(), |_| Ok(()))
+        let head = head(service.as_ref(), function, self.caller(), true, request)?;
+        this.call_service((to, self.class()), head, request, None, this.until()).map(drop)
     }
 
     /// Calls a function of a service of several nodes at the same time (section 8.4), and returns their results in the
@@ -295,15 +373,16 @@ impl<F: Fabric> Tier<F> {
         calls: &[EachCall<'_>],
     ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
         let this = self.node();
-        let mut encoded = Vec::with_capacity(calls.len());
+        let mut heads = Vec::with_capacity(calls.len());
         for EachCall { node, service, function, request } in calls {
-            let bytes = encode_call(&Name::new(service)?, *function, self.caller(), false, request)?;
-            encoded.push((self.numbered(node)?, bytes));
+            let head = head(service, *function, self.caller(), false, request)?;
+            heads.push((self.numbered(node)?, head, *request));
         }
         let (host, class) = (this.fabric.host(), self.class());
-        let mut turns = Vec::with_capacity(encoded.len());
-        for (_, bytes) in &encoded {
-            match this.qos.begin_call(host, class, bytes.len() as u64, || nanos(time)) {
+        let mut turns = Vec::with_capacity(heads.len());
+        for (_, head, request) in &heads {
+            let bytes = (head.length() + request.len()) as u64;
+            match this.qos.begin_call(host, class, bytes, || nanos(time)) {
                 Ok(turn) => turns.push(turn),
                 Err(over) => {
                     turns.into_iter().for_each(|turn| this.qos.end_call(host, turn, None));
@@ -311,14 +390,19 @@ impl<F: Fabric> Tier<F> {
                 }
             }
         }
-        let mut left = time;
+        let until = host.now().saturating_add(nanos(time));
         if let Some(from) = turns.iter().filter_map(|turn| turn.from).max() {
-            let until = host.now().saturating_add(nanos(time));
             host.sleep(from.min(until));
-            left = Duration::from_nanos(until.saturating_sub(host.now()));
         }
-        let to: Vec<_> =
-            encoded.iter().zip(&turns).map(|((node, bytes), turn)| (*node, turn.link, &**bytes)).collect();
+        let mut messages = Vec::with_capacity(heads.len());
+        for (to, head, request) in &mut heads {
+            let placed = this.place_call(*to, class, request, 0, until);
+            messages.push((encode(head, placed.as_ref(), request), placed));
+        }
+        let to: Vec<_> = (heads.iter().zip(&messages).zip(&turns))
+            .map(|(((node, ..), (message, _)), turn)| (*node, turn.link, &**message))
+            .collect();
+        let left = Duration::from_nanos(until.saturating_sub(host.now()));
         let outcomes = this.call_all(&to, SERVICE_CALL, left);
         // The slowest one says nothing about the others' round trips.
         turns.into_iter().for_each(|turn| this.qos.end_call(host, turn, None));
@@ -326,7 +410,18 @@ impl<F: Fabric> Tier<F> {
             let outcome = outcome.unwrap_or(HOST_ENDED);
             outcome.map_err(|source| this.call_failed(*to, source))
         };
-        Ok(to.iter().zip(outcomes).map(named).collect())
+        let outcomes: Vec<_> = to.iter().zip(outcomes).map(named).collect();
+        for ((_, placed), outcome) in messages.into_iter().zip(&outcomes) {
+            if let Some(placed) = placed {
+                this.leave_range(placed, outcome.as_ref().map_or_else(has_ended, |_| true));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Returns the use of the ring for long payloads of calls to a node (section 5.1). Does not block.
+    pub fn ring(&self, node: &str) -> Result<RingUse, RequestError> {
+        Ok(self.node().rings.used(self.numbered(node)?))
     }
 
     /// Returns the names of the nodes at which a service is registered, this one first. Asks all nodes of the list at the

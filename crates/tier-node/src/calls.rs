@@ -52,7 +52,7 @@ pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>, address: &Address) -> Result
         .function(CALL, FunctionMode::Worker)
         .function(SLOW_CALL, FunctionMode::Pool)
         .function(LOCK_CALL, FunctionMode::Pull)
-        .taken_by(SERVICE_CALL, Arc::new(Switch(Arc::clone(&node.services))))
+        .taken_by(SERVICE_CALL, Arc::new(Switch(Arc::clone(node))))
         .pool(move |request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
             answer(&slow, request, reply)
         })

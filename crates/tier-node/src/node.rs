@@ -18,6 +18,7 @@ use crate::path_count::PathReason;
 use crate::paths::Paths;
 use crate::pool::Pool;
 use crate::qos::{Class, Qos};
+use crate::rings::Rings;
 use crate::roster::Roster;
 use crate::services::Services;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, Work, nanos};
@@ -28,7 +29,7 @@ use dunlin_tier::{
     Directory, Epoch, HandleTable, Layout, LmrId, Name, Names, NodeId, Operation, Piece, Principal,
     RecordError, Space, SpaceError,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -55,6 +56,8 @@ pub(crate) struct State {
     pub(crate) fences: Vec<u64>,
     /// Regions whose memory is to be taken back, each at its time.
     pub(crate) settling: VecDeque<(Nanos, LmrId)>,
+    /// Memory of other nodes' rings, with its bytes.
+    pub(crate) rings: BTreeMap<LmrId, u64>,
     /// The ledger of a node whose memory outlives its process.
     pub(crate) ledger: Option<KeptLedger>,
 }
@@ -68,6 +71,7 @@ impl State {
             }
             self.settling.pop_front();
             self.space.release(owner);
+            self.rings.remove(&owner);
             self.keep_settling(owner, false);
         }
         None
@@ -109,6 +113,7 @@ pub(crate) struct Node<F: Fabric> {
     /// Clients for calls to services, and the first one, whose connection they share; for each node.
     pub(crate) callers: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
     pub(crate) services: Arc<Services<F>>,
+    pub(crate) rings: Rings,
     pub(crate) board: Arc<Board<F>>,
     /// The clients of the board, for each node.
     pub(crate) links: Mutex<Vec<Links<F>>>,
@@ -173,6 +178,7 @@ impl<F: Fabric> Node<F> {
             known: vec![None; most],
             fences: vec![0; most],
             settling: VecDeque::new(),
+            rings: BTreeMap::new(),
             ledger: None,
         };
         let (qos, class) = Qos::new(&config.qos, &principal);
@@ -192,6 +198,7 @@ impl<F: Fabric> Node<F> {
             locks: Locks::new(most),
             callers: (0..most).map(|_| [MAX_CALLERS, 1].map(|limit| Pool::new(host, limit))).collect(),
             services: Arc::new(Services::new()),
+            rings: Rings::new(most),
             board: Arc::new(Board::new(fabric)),
             links: Mutex::new((0..most).map(|_| Default::default()).collect()),
             paths: Paths::new(config.paths, config.qos.policy),
@@ -298,6 +305,9 @@ impl<F: Fabric> Node<F> {
             Request::Exists { id } => Reply::Flag(self.state().directory.exists(id)),
             Request::Allocate { owner, length, piece } => {
                 Reply::Allocated(self.allocate(None, owner, length, piece)?)
+            }
+            Request::Ring { owner, length, least } => {
+                Reply::Allocated(self.allocate_part(owner, length, least)?)
             }
             Request::Release { owner } => {
                 let due = self.fabric.host().now().saturating_add(SETTLE);

@@ -48,6 +48,7 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.fencing.signal.raise();
         self.node.paths.clear();
         self.node.places.clear();
+        self.node.end_rings();
         self.node.delays.end();
         self.node.clients.iter().chain(&self.node.waiters).for_each(|clients| clients.clear());
         self.node.board.close();

@@ -16,6 +16,7 @@ mod orphans;
 mod publish;
 mod qos;
 mod revoke;
+mod rings;
 mod services;
 mod shm;
 mod sim;
