@@ -1,5 +1,6 @@
 //! Calls to services of any node: `LT_RPC`, `LT_send` and multicast (table 1, section 8.4).
 
+use crate::buffer::Buffer;
 use crate::calls::{HOST_ENDED, node_client};
 use crate::error::RequestError;
 use crate::forward::{Done, Link};
@@ -13,6 +14,7 @@ use dunlin_rpc::{CallError, Cause, Client, ClientConfig, Plan, Sharing};
 use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
 use dunlin_tier::message::{CALL, Reply, Request};
 use dunlin_tier::{CallAnswer, CallHead, Name, NodeId, Principal};
+use std::ops::{Range, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ pub(crate) const MAX_CALLERS: usize = 64;
 /// Queue pairs to a node that these threads share, over all workers of that node (K in section 6.1: 1 to 4). With 16 a
 /// node of ten makes a third of the calls (figure `lite-14-calls`): the NIC's caches do not hold all connections.
 const QUEUE_PAIRS: u16 = 4;
+/// The time that a connection has at least. Those that follow on it have as much.
+const RECONNECT: Duration = Duration::from_millis(100);
 
 /// One of several calls that are made at the same time: [`Tier::call_each`].
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +37,49 @@ pub struct EachCall<'a> {
     pub function: u16,
     /// The request, at most 4 MiB.
     pub request: &'a [u8],
+}
+
+/// The request of a call.
+pub(crate) enum CallRequest<'a, F: Fabric> {
+    Bytes(&'a [u8]),
+    /// In registered memory, from which the NIC takes a long one.
+    Buffer(&'a mut Buffer<F>, Range<usize>),
+}
+
+impl<F: Fabric> CallRequest<'_, F> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            CallRequest::Bytes(bytes) => bytes,
+            CallRequest::Buffer(buffer, range) => &buffer[range.clone()],
+        }
+    }
+}
+
+/// The caller's room for the result of a call.
+pub(crate) enum CallRoom<'a, F: Fabric> {
+    /// Nobody wants the result.
+    Nothing,
+    Bytes(&'a mut [u8]),
+    /// In registered memory, into which the NIC puts a long one.
+    Buffer(&'a mut Buffer<F>, Range<usize>),
+}
+
+impl<F: Fabric> CallRoom<'_, F> {
+    fn length(&self) -> usize {
+        match self {
+            CallRoom::Nothing => 0,
+            CallRoom::Bytes(bytes) => bytes.len(),
+            CallRoom::Buffer(_, range) => range.len(),
+        }
+    }
+
+    fn bytes(&mut self) -> Option<&mut [u8]> {
+        match self {
+            CallRoom::Nothing => None,
+            CallRoom::Bytes(bytes) => Some(bytes),
+            CallRoom::Buffer(buffer, range) => Some(&mut buffer[range.clone()]),
+        }
+    }
 }
 
 /// The outcomes of calls to several nodes, in the order of the nodes.
@@ -73,27 +120,24 @@ impl<F: Fabric> Node<F> {
         &self,
         (to, class): (NodeId, &Class),
         mut head: CallHead,
-        request: &[u8],
-        mut answer: Option<&mut [u8]>,
+        (mut request, mut answer): (CallRequest<'_, F>, CallRoom<'_, F>),
         until: Nanos,
     ) -> Result<usize, RequestError> {
         let host = self.fabric.host();
         let left = || until.saturating_sub(host.now());
-        let bytes = (head.length() + request.len()) as u64;
+        let bytes = (head.length() + request.bytes().len()) as u64;
         let turn = self.qos.begin_call(host, class, bytes, left)?;
         if let Some(from) = turn.from {
             host.sleep(from.min(until));
         }
         let since = self.qos.call_goes_out(host);
-        let placed =
-            self.place_call(to, class, request, answer.as_ref().map_or(0, |answer| answer.len()), until);
-        let message = encode(&mut head, placed.as_ref(), request);
-        let take = |result: &[u8]| self.take_answer((to, placed.as_ref()), result, answer.as_deref_mut());
+        let placed = self.place_call(to, class, &mut request, answer.length(), until);
+        let message = encode(&mut head, placed.as_ref(), request.bytes());
+        let take = |result: &[u8]| self.take_answer((to, placed.as_ref()), result, answer.bytes());
         let mut result = self.call_by((to, turn.link), &message, until, take);
         if let (Ok(Received::InRing(length)), Some(placed)) = (&result, &placed) {
             let length = *length;
-            let into = answer.and_then(|answer| answer.get_mut(..length)).unwrap_or_default();
-            result = match self.read_range(placed, class, into, until) {
+            result = match self.read_range(placed, class, (&mut answer, length), until) {
                 Ok(()) => Ok(Received::Copied(length)),
                 Err(error) => {
                     let node = self.name_of(to);
@@ -151,7 +195,11 @@ impl<F: Fabric> Node<F> {
         let [pool, root] = &self.callers[usize::from(to.0)];
         let mut client = match pool.take(host, until).ok_or(RequestError::Busy)? {
             Taken::Value(client) => client,
-            Taken::Make(number) => self.caller(to, root, until).inspect_err(|_| pool.failed(number))?,
+            Taken::Make(number) => {
+                // All nodes have as many workers as this one, as far as it knows.
+                let shared = ((QUEUE_PAIRS / self.config.workers).max(1), ClientConfig::default().window);
+                self.seat(to, root, shared, until).inspect_err(|_| pool.failed(number))?
+            }
         };
         let left = Duration::from_nanos(until.saturating_sub(host.now()));
         let outcome = match client.within(left).call(SERVICE_CALL, bytes) {
@@ -162,11 +210,13 @@ impl<F: Fabric> Node<F> {
         outcome
     }
 
-    /// Makes a client for another thread: a seat at the connection that all of them share.
-    fn caller(
+    /// Makes a client for another thread: a seat at the connection that all of them share, which has at most this many queue
+    /// pairs to each worker, with this many calls in flight on each.
+    pub(crate) fn seat(
         &self,
         to: NodeId,
         root: &Pool<Client<F>, SignalOf<F>>,
+        (max_queue_pairs, window): (u16, u16),
         until: Nanos,
     ) -> Result<Client<F>, RequestError> {
         let failed = |source| RequestError::Connect { node: self.name_of(to), source };
@@ -178,9 +228,9 @@ impl<F: Fabric> Node<F> {
                     Plan { sharing: Sharing::Combined, ..Plan::default_for(self.fabric.capabilities()) };
                 let config = ClientConfig {
                     plan: Some(plan),
-                    // All nodes have as many workers as this one, as far as it knows.
-                    max_queue_pairs: (QUEUE_PAIRS / self.config.workers).max(1),
-                    connect_timeout: Duration::from_nanos(until.saturating_sub(host.now())),
+                    max_queue_pairs,
+                    window,
+                    connect_timeout: Duration::from_nanos(until.saturating_sub(host.now())).max(RECONNECT),
                     ..node_client(self)
                 };
                 let connected = Client::connect(&self.fabric, &self.address_of(to)?, config);
@@ -327,7 +377,28 @@ impl<F: Fabric> Tier<F> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
         let head = head(service, function, self.caller(), false, request)?;
-        this.call_service((to, self.class()), head, request, Some(answer), until)
+        let payloads = (CallRequest::Bytes(request), CallRoom::Bytes(answer));
+        this.call_service((to, self.class()), head, payloads, until)
+    }
+
+    /// As [`call_within`](Tier::call_within), with the request in a range of a buffer, and the result into one of another
+    /// buffer: the NIC takes a long request and puts a long result in place, without a copy at this node.
+    ///
+    /// # Errors
+    /// As [`call`](Tier::call). [`RequestError::Buffer`]: a buffer is of another node, or a range leaves it.
+    pub fn call_in_place(
+        &self,
+        time: Duration,
+        (node, service, function): (&str, &[u8], u16),
+        (request, from): (&mut Buffer<F>, impl RangeBounds<usize>),
+        (answer, into): (&mut Buffer<F>, impl RangeBounds<usize>),
+    ) -> Result<usize, RequestError> {
+        let (to, this) = (self.numbered(node)?, self.node());
+        let until = this.fabric.host().now().saturating_add(nanos(time));
+        let (from, into) = (request.range(this, &from)?, answer.range(this, &into)?);
+        let head = head(service, function, self.caller(), false, &request[from.clone()])?;
+        let payloads = (CallRequest::Buffer(request, from), CallRoom::Buffer(answer, into));
+        this.call_service((to, self.class()), head, payloads, until)
     }
 
     /// Sends a request whose result nobody waits for (`LT_send`). Returns when the node has queued it for the server;
@@ -342,7 +413,8 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<(), RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
         let head = head(service.as_ref(), function, self.caller(), true, request)?;
-        this.call_service((to, self.class()), head, request, None, this.until()).map(drop)
+        let payloads = (CallRequest::Bytes(request), CallRoom::Nothing);
+        this.call_service((to, self.class()), head, payloads, this.until()).map(drop)
     }
 
     /// Calls a function of a service of several nodes at the same time (section 8.4), and returns their results in the
@@ -396,7 +468,7 @@ impl<F: Fabric> Tier<F> {
         }
         let mut messages = Vec::with_capacity(heads.len());
         for (to, head, request) in &mut heads {
-            let placed = this.place_call(*to, class, request, 0, until);
+            let placed = this.place_call(*to, class, &mut CallRequest::Bytes(request), 0, until);
             messages.push((encode(head, placed.as_ref(), request), placed));
         }
         let to: Vec<_> = (heads.iter().zip(&messages).zip(&turns))

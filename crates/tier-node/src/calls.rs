@@ -2,6 +2,7 @@
 
 use crate::error::RequestError;
 use crate::forward::Link;
+use crate::locks::MAX_WAITERS;
 use crate::node::Node;
 use crate::pool::Taken;
 use crate::services::Switch;
@@ -188,7 +189,13 @@ impl<F: Fabric> Node<F> {
         RequestError::Answer { node: self.name_of(to) }
     }
 
-    pub(crate) fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
+    /// Makes a client for another thread that waits at a node for locks.
+    pub(crate) fn waiter(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
+        let [_, root] = &self.waiters[usize::from(to.0)];
+        self.seat(to, root, (1, MAX_WAITERS as u16), until)
+    }
+
+    fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
         let config = ClientConfig {
             window: 8,
             connect_timeout: Duration::from_nanos(until.saturating_sub(self.fabric.host().now())),

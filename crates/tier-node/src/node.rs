@@ -107,8 +107,9 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) arena: Arena<F>,
     state: Mutex<State>,
     pub(crate) clients: Vec<Pool<Client<F>, SignalOf<F>>>,
-    /// Connections for calls that wait for locks, to each node.
-    pub(crate) waiters: Vec<Pool<Client<F>, SignalOf<F>>>,
+    /// Clients for calls that wait for locks, and the first one, whose queue pair they share; for each node. All of them may
+    /// be in flight: no call waits for the end of another one, which may be the end of a lock.
+    pub(crate) waiters: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
     pub(crate) locks: Locks<F>,
     /// Clients for calls to services, and the first one, whose connection they share; for each node.
     pub(crate) callers: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
@@ -194,7 +195,7 @@ impl<F: Fabric> Node<F> {
             arena,
             state: Mutex::new(state),
             clients: (0..most).map(|_| Pool::new(host, CLIENTS)).collect(),
-            waiters: (0..most).map(|_| Pool::new(host, MAX_WAITERS)).collect(),
+            waiters: (0..most).map(|_| [MAX_WAITERS, 1].map(|limit| Pool::new(host, limit))).collect(),
             locks: Locks::new(most),
             callers: (0..most).map(|_| [MAX_CALLERS, 1].map(|limit| Pool::new(host, limit))).collect(),
             services: Arc::new(Services::new()),

@@ -305,15 +305,13 @@ impl<F: Fabric> Path<F> {
         &mut self,
         node: &Node<F>,
         layout: &Layout,
-        (offset, bytes): (u64, &[u8]),
+        (offset, transfer): (u64, Transfer<'_, F::Memory>),
         deadline: &mut Deadline,
     ) -> Result<(), Stop> {
         self.begin(false);
         let mut byte = [0];
-        let mut items = [
-            Item::new(layout, offset, Transfer::Write(bytes)),
-            Item::new(layout, offset, Transfer::Read(&mut byte)),
-        ];
+        let mut items =
+            [Item::new(layout, offset, transfer), Item::new(layout, offset, Transfer::Read(&mut byte))];
         items.iter_mut().try_for_each(|item| self.check(node, item)).map_err(Stop::Connect)?;
         self.post_item(node, &mut items, 0, deadline);
         // The thread itself has copied where the initiator does.

@@ -2,6 +2,7 @@
 //! by a path, as any operation on memory. The message of the call says where it lies. The receiver copies it from there
 //! into its buffer. A long result is put into the same range, and the calling node reads it into the caller's buffer.
 
+use crate::calling::{CallRequest, CallRoom};
 use crate::error::{OperationError, RequestError};
 use crate::item::{Item, Transfer};
 use crate::node::{Node, State};
@@ -110,19 +111,20 @@ impl<F: Fabric> Node<F> {
         &self,
         to: NodeId,
         class: &Class,
-        request: &[u8],
+        request: &mut CallRequest<'_, F>,
         room: usize,
         until: Nanos,
     ) -> Option<Placed> {
-        let goes = request.len() >= FROM;
+        let length = request.bytes().len();
+        let goes = length >= FROM;
         let comes = room >= FROM && self.rings.to(to).has_long_results;
         let room = room.min(MAX_CALL as usize);
         let (range, part) = match (goes, comes) {
             (false, false) => return None,
-            (true, false) => self.take_range(to, request.len(), until)?,
+            (true, false) => self.take_range(to, length, until)?,
             (goes, true) => {
-                let both = self.take_range(to, request.len().max(room), until);
-                both.or_else(|| if goes { self.take_range(to, request.len(), until) } else { None })?
+                let both = self.take_range(to, length.max(room), until);
+                both.or_else(|| if goes { self.take_range(to, length, until) } else { None })?
             }
         };
         let room = if room >= FROM { room.min(range.length as usize) } else { 0 };
@@ -130,7 +132,7 @@ impl<F: Fabric> Node<F> {
             owner: part.id,
             extent: part.extent,
             offset: part.offset + range.offset,
-            request: goes.then_some(request.len() as u32),
+            request: goes.then_some(length as u32),
             room: room as u32,
         };
         let placed = Placed { to, range, part, place };
@@ -139,7 +141,7 @@ impl<F: Fabric> Node<F> {
         }
         match self.write_range(&placed, class, request, until) {
             Ok(()) => {
-                self.rings.count(to, request.len());
+                self.rings.count(to, length);
                 Some(placed)
             }
             Err(error) => {
@@ -227,38 +229,54 @@ impl<F: Fabric> Node<F> {
         &self,
         Placed { to, range, part, .. }: &Placed,
         class: &Class,
-        request: &[u8],
+        request: &mut CallRequest<'_, F>,
         until: Nanos,
     ) -> Result<(), OperationError> {
         // The call counts its bytes.
         let class = class.clone().without_limit();
         let time = until.saturating_sub(self.fabric.host().now());
         let target = Target { time: Some(time), ..Target::new(part.handle, &class) };
-        let at = (range.offset, request.len() as u64);
+        let at = (range.offset, request.bytes().len() as u64);
+        let loan;
+        let mut transfer = match request {
+            CallRequest::Bytes(bytes) => Transfer::Write(bytes),
+            CallRequest::Buffer(buffer, range) => {
+                loan = buffer.lend(self, range.clone())?;
+                Transfer::WriteFrom(loan.range().clone())
+            }
+        };
         self.operate(target, Kind::Write, at, |path, layout, deadline| match path {
-            Some(path) => path.put(self, layout, (range.offset, request), deadline).map(Some),
+            Some(path) => path.put(self, layout, (range.offset, transfer.reborrow()), deadline).map(Some),
             None if *to != self.me => Ok(None),
             None => {
-                let mut item = Item::new(layout, range.offset, Transfer::Write(request));
+                let mut item = Item::new(layout, range.offset, transfer.reborrow());
                 item.copy_here(self);
                 item.error.map_or(Ok(Some(())), |error| Err(Stop::failed(error)))
             }
         })
     }
 
-    /// Reads a result that the serving node has put into a call's range. Blocks until `until` at most.
+    /// Reads a result of `length` bytes that the serving node has put into a call's range. Blocks until `until` at most.
     pub(crate) fn read_range(
         &self,
         Placed { to, range, part, .. }: &Placed,
         class: &Class,
-        into: &mut [u8],
+        (into, length): (&mut CallRoom<'_, F>, usize),
         until: Nanos,
     ) -> Result<(), OperationError> {
         let class = class.clone().without_limit();
         let time = until.saturating_sub(self.fabric.host().now());
         let target = Target { time: Some(time), ..Target::new(part.handle, &class) };
-        let length = into.len();
-        self.transfer(target, range.offset, Transfer::Read(into))?;
+        let loan;
+        let transfer = match into {
+            CallRoom::Nothing => return Ok(()),
+            CallRoom::Bytes(bytes) => Transfer::Read(&mut bytes[..length]),
+            CallRoom::Buffer(buffer, range) => {
+                loan = buffer.lend(self, range.start..range.start + length)?;
+                Transfer::ReadInto(loan.range().clone())
+            }
+        };
+        self.transfer(target, range.offset, transfer)?;
         self.rings.note_result(*to, length);
         self.rings.count(*to, length);
         Ok(())

@@ -9,7 +9,7 @@ use dunlin_fabric::{
     Data, Fabric, Link, Operation, PostError, QueuePairId, Scheme, ThreadDomain, WorkRequest,
 };
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-use dunlin_tier_node::{Peer, Tier, TierConfig};
+use dunlin_tier_node::{Peer, RequestError, Tier, TierConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,6 +23,8 @@ static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 static READ: AtomicU64 = AtomicU64::new(0);
 static OTHER: AtomicU64 = AtomicU64::new(0);
+/// From or into memory of the application.
+static IN_PLACE: AtomicU64 = AtomicU64::new(0);
 
 fn count(layout: Layout) {
     if layout.size() >= LONG {
@@ -84,6 +86,9 @@ impl<D: ThreadDomain> DomainHooks<D> for Watch {
             Operation::Write { data: Data::Inline(parts), .. } => {
                 (&OTHER, parts.iter().map(|part| part.len()).sum())
             }
+            Operation::Write { data: Data::Region(range), .. } | Operation::ReadInto { into: range, .. } => {
+                (&IN_PLACE, range.length())
+            }
             _ => (&OTHER, LONG),
         };
         counter.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -105,9 +110,9 @@ fn start(tag: &str, name: &str) -> Tier<Interposed<ShmFabric, Watch>> {
     Tier::within(&fabric, config).unwrap()
 }
 
-/// The counts of some calls: allocated in long pieces, staged for WRITEs, READ, others.
-fn counts(run: impl FnOnce()) -> [u64; 4] {
-    let counters = [&ALLOCATED, &WRITTEN, &READ, &OTHER];
+/// The counts of some calls: allocated in long pieces, staged for WRITEs, READ, in place, others.
+fn counts(run: impl FnOnce()) -> [u64; 5] {
+    let counters = [&ALLOCATED, &WRITTEN, &READ, &IN_PLACE, &OTHER];
     let before = counters.map(|counter| counter.load(Ordering::Relaxed));
     run();
     let now = counters.map(|counter| counter.load(Ordering::Relaxed));
@@ -139,15 +144,37 @@ fn a_payload_is_copied_once_at_each_end() {
     (0..5).for_each(|_| call(1, MEBI, MEBI));
     let bytes = (CALLS * MEBI) as u64;
     let small = |count: u64| count < bytes / 1000;
-    let [allocated, written, read, other] = counts(|| (0..CALLS).for_each(|_| call(0, MEBI, 0)));
-    assert_eq!((allocated, written, read), (0, bytes, 0), "long requests");
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call(0, MEBI, 0)));
+    assert_eq!((allocated, written, read, in_place), (0, bytes, 0, 0), "long requests");
     assert!(small(other), "{other} bytes in messages");
-    let [allocated, written, read, other] = counts(|| (0..CALLS).for_each(|_| call(1, 8, MEBI)));
-    assert_eq!((allocated, written, read), (0, 0, bytes), "long results");
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call(1, 8, MEBI)));
+    assert_eq!((allocated, written, read, in_place), (0, 0, bytes, 0), "long results");
     assert!(small(other), "{other} bytes in messages");
-    let [allocated, written, read, other] = counts(|| (0..CALLS).for_each(|_| call(1, MEBI, MEBI)));
-    assert_eq!((allocated, written, read), (0, bytes, bytes), "both");
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call(1, MEBI, MEBI)));
+    assert_eq!((allocated, written, read, in_place), (0, bytes, bytes, 0), "both");
     assert!(small(other), "{other} bytes in messages");
+    // From and into buffers: the only copies are those of the receiver and of the server's result.
+    let (mut from, mut into) = (alice.buffer(2 * MEBI).unwrap(), alice.buffer(MEBI).unwrap());
+    from[7] = 1;
+    let time = std::time::Duration::from_secs(5);
+    let mut call = || {
+        let to = ("bob", &b"long"[..], 1);
+        let got = alice.call_in_place(time, to, (&mut from, 7..7 + MEBI), (&mut into, ..)).unwrap();
+        assert_eq!((got, into[0], into[MEBI - 1]), (MEBI, 2, 2));
+        into.fill(0);
+    };
+    call();
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call()));
+    assert_eq!((allocated, written, read, in_place), (0, 0, 0, 2 * bytes), "in place");
+    assert!(small(other), "{other} bytes in messages");
+    let outside = alice.call_in_place(time, ("bob", b"long", 1), (&mut from, ..), (&mut into, ..MEBI + 1));
+    assert!(matches!(outside, Err(RequestError::Buffer(_))), "{outside:?}");
+    let outside = bob.call_in_place(time, ("bob", b"long", 1), (&mut from, ..9), (&mut into, ..));
+    assert!(matches!(outside, Err(RequestError::Buffer(_))), "{outside:?}");
+    // Short ones travel in messages.
+    from[7] = 0;
+    let to = ("bob", &b"long"[..], 1);
+    assert_eq!(alice.call_in_place(time, to, (&mut from, 7..8), (&mut into, ..0)).unwrap(), 0);
     assert_eq!(alice.call("bob", "long", 1, &[], &mut []).unwrap(), 0);
     server.join().unwrap();
 }

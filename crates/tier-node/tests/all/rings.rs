@@ -107,6 +107,18 @@ fn payloads_of_all_lengths<F: Fabric>([alice, bob, _]: &[Tier<F>; 3]) {
     let request = payload((20_000 << 32) | 1, 9000);
     let error = alice.call("bob", "long", 1, &request, &mut [0; 10_000]).unwrap_err();
     assert!(matches!(error, RequestError::AnswerTooLong { length: 20_000, room: 10_000 }), "{error}");
+    // From and into registered buffers, at any place there.
+    let (mut from, mut into) = (alice.buffer(100_000).unwrap(), alice.buffer(100_000).unwrap());
+    for (request, result) in [(8, 8), (4096, 4097), (70_000, 64), (64, 70_000), (99_000, 99_000)] {
+        let before = used();
+        let seed = (result as u64) << 32 | 4;
+        from[13..13 + request].copy_from_slice(&payload(seed, request));
+        let (from, place) = ((&mut from, 13..13 + request), (&mut into, 5..));
+        let got = alice.call_in_place(Duration::from_secs(5), ("bob", b"long", 1), from, place).unwrap();
+        assert_eq!((got, assert_whole(&into[5..5 + got])), (result, seed + 1));
+        let long = [request, result].into_iter().filter(|length| *length > 4096).count() as u64;
+        assert_eq!(used().payloads - before.payloads, long, "{request} and {result} bytes");
+    }
     // One-way calls, and several at once.
     alice.send("bob", "long", 1, &payload(3, 70_000)).unwrap();
     let before = used().payloads;
