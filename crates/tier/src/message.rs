@@ -445,7 +445,7 @@ impl Request {
             Request::Exists { id } => Writer::new(4).id(*id),
             Request::LetGo { id } => Writer::new(23).id(*id),
             Request::Allocate { owner, length, piece } => Writer::new(5).id(*owner).u64(*length).u32(*piece),
-            Request::Ring { owner, length, least } => Writer::new(33).id(*owner).u64(*length).u64(*least),
+            Request::Ring { owner, length, least } => Writer::new(35).id(*owner).u64(*length).u64(*least),
             Request::Release { owner } => Writer::new(6).id(*owner),
             Request::Map { id, wanted, mapper, principal } => {
                 Writer::new(7).id(*id).u8(wanted.bits()).u16(mapper.0).text(principal.as_str().as_bytes())
@@ -526,7 +526,7 @@ impl Request {
             4 => Request::Exists { id: reader.id()? },
             23 => Request::LetGo { id: reader.id()? },
             5 => Request::Allocate { owner: reader.id()?, length: reader.u64()?, piece: reader.u32()? },
-            33 => Request::Ring { owner: reader.id()?, length: reader.u64()?, least: reader.u64()? },
+            35 => Request::Ring { owner: reader.id()?, length: reader.u64()?, least: reader.u64()? },
             6 => Request::Release { owner: reader.id()? },
             7 => {
                 let (id, wanted, mapper) = (reader.id()?, reader.rights()?, reader.node()?);
