@@ -75,7 +75,7 @@ impl Space {
 /// Returns the bytes of the head of a call: of a service with a name of seven bytes, by a caller without a name.
 fn head_bytes() -> u64 {
     let (Ok(service), Ok(caller)) = (Name::new("service"), Principal::new("anonymous")) else { return 0 };
-    CallHead { service, function: 0, caller, is_one_way: false }.encode(&[]).len() as u64
+    CallHead { service, function: 0, caller, is_one_way: false, ring: None }.encode(&[]).len() as u64
 }
 
 /// Returns the bytes that a call with its head occupies.

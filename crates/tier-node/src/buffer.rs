@@ -10,7 +10,7 @@ use crate::within::Within;
 use dunlin_fabric::{Fabric, Host, Loan, LocalBuffer, Nanos, RangeError, RegionRange, nanos};
 use dunlin_tier::process::NoDirect;
 use dunlin_tier::{AccessError, Cut, Cuts, Kind, Principal};
-use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::sync::{Arc, Weak};
 
 /// Registered memory of this process for [`Lmr::read_into`] and [`Lmr::write_from`], made by [`Tier::buffer`].
@@ -25,17 +25,28 @@ pub struct Buffer<F: Fabric> {
 }
 
 impl<F: Fabric> Buffer<F> {
-    /// Lends a range to requests of a node.
-    fn lend(
-        &mut self,
-        node: &Arc<Node<F>>,
-        range: impl RangeBounds<usize>,
-    ) -> Result<Loan<'_, F::Memory>, BufferError> {
-        if !std::ptr::eq(self.node.as_ptr(), Arc::as_ptr(node)) {
+    /// Checks a range, and that the buffer is of a node.
+    pub(crate) fn range(
+        &self,
+        node: &Node<F>,
+        range: &impl RangeBounds<usize>,
+    ) -> Result<Range<usize>, BufferError> {
+        if !std::ptr::eq(self.node.as_ptr(), node) {
             return Err(BufferError::OtherTier);
         }
+        let (start, length) = range_within(range, self.memory.len())?;
+        Ok(start..start + length)
+    }
+
+    /// Lends a range to requests of a node.
+    pub(crate) fn lend(
+        &mut self,
+        node: &Node<F>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Loan<'_, F::Memory>, BufferError> {
         let size = self.memory.len();
-        let (start, length) = range_within(&range, size)?;
+        let Range { start, end } = self.range(node, &range)?;
+        let length = end - start;
         self.memory.lend(start, length).map_err(|error| match error {
             RangeError::Register(source) => BufferError::Register(source),
             _ => BufferError::Outside { start, end: start + length, size },

@@ -1,17 +1,20 @@
 //! Calls to services of any node: `LT_RPC`, `LT_send` and multicast (table 1, section 8.4).
 
+use crate::buffer::Buffer;
 use crate::calls::{HOST_ENDED, node_client};
 use crate::error::RequestError;
 use crate::forward::{Done, Link};
 use crate::node::{Node, SignalOf};
 use crate::pool::{Pool, Taken};
 use crate::qos::{CallTurn, Class};
+use crate::rings::{Placed, RingUse};
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
-use dunlin_rpc::{CallError, Client, ClientConfig, Plan, Sharing};
+use dunlin_rpc::{CallError, Cause, Client, ClientConfig, Plan, Sharing};
 use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
 use dunlin_tier::message::{CALL, Reply, Request};
-use dunlin_tier::{CallHead, Name, NodeId, Principal};
+use dunlin_tier::{CallAnswer, CallHead, Name, NodeId, Principal};
+use std::ops::{Range, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +23,8 @@ pub(crate) const MAX_CALLERS: usize = 64;
 /// Queue pairs to a node that these threads share, over all workers of that node (K in section 6.1: 1 to 4). With 16 a
 /// node of ten makes a third of the calls (figure `lite-14-calls`): the NIC's caches do not hold all connections.
 const QUEUE_PAIRS: u16 = 4;
+/// The time that a connection has at least. Those that follow on it have as much.
+const RECONNECT: Duration = Duration::from_millis(100);
 
 /// One of several calls that are made at the same time: [`Tier::call_each`].
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +37,49 @@ pub struct EachCall<'a> {
     pub function: u16,
     /// The request, at most 4 MiB.
     pub request: &'a [u8],
+}
+
+/// The request of a call.
+pub(crate) enum CallRequest<'a, F: Fabric> {
+    Bytes(&'a [u8]),
+    /// In registered memory, from which the NIC takes a long one.
+    Buffer(&'a mut Buffer<F>, Range<usize>),
+}
+
+impl<F: Fabric> CallRequest<'_, F> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            CallRequest::Bytes(bytes) => bytes,
+            CallRequest::Buffer(buffer, range) => &buffer[range.clone()],
+        }
+    }
+}
+
+/// The caller's room for the result of a call.
+pub(crate) enum CallRoom<'a, F: Fabric> {
+    /// Nobody wants the result.
+    Nothing,
+    Bytes(&'a mut [u8]),
+    /// In registered memory, into which the NIC puts a long one.
+    Buffer(&'a mut Buffer<F>, Range<usize>),
+}
+
+impl<F: Fabric> CallRoom<'_, F> {
+    fn length(&self) -> usize {
+        match self {
+            CallRoom::Nothing => 0,
+            CallRoom::Bytes(bytes) => bytes.len(),
+            CallRoom::Buffer(_, range) => range.len(),
+        }
+    }
+
+    fn bytes(&mut self) -> Option<&mut [u8]> {
+        match self {
+            CallRoom::Nothing => None,
+            CallRoom::Bytes(bytes) => Some(bytes),
+            CallRoom::Buffer(buffer, range) => Some(&mut buffer[range.clone()]),
+        }
+    }
 }
 
 /// The outcomes of calls to several nodes, in the order of the nodes.
@@ -66,25 +114,70 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Calls a service of a node and passes the result to `take`. The call waits for its turn and for the allowance of the
-    /// principal.
-    fn call_service<T>(
+    /// Calls a service of a node and copies the result into `answer`, if the caller wants one; returns its length. The call
+    /// waits for its turn and for the allowance of the principal. Long payloads go through the ring.
+    fn call_service(
         &self,
         (to, class): (NodeId, &Class),
-        bytes: &[u8],
+        mut head: CallHead,
+        (mut request, mut answer): (CallRequest<'_, F>, CallRoom<'_, F>),
         until: Nanos,
-        take: impl FnOnce(&[u8]) -> Result<T, RequestError>,
-    ) -> Result<T, RequestError> {
+    ) -> Result<usize, RequestError> {
         let host = self.fabric.host();
         let left = || until.saturating_sub(host.now());
-        let turn = self.qos.begin_call(host, class, bytes.len() as u64, left)?;
+        let bytes = (head.length() + request.bytes().len()) as u64;
+        let turn = self.qos.begin_call(host, class, bytes, left)?;
         if let Some(from) = turn.from {
             host.sleep(from.min(until));
         }
         let since = self.qos.call_goes_out(host);
-        let result = self.call_by((to, turn.link), bytes, until, take);
+        let placed = self.place_call(to, class, &mut request, answer.length(), until);
+        let message = encode(&mut head, placed.as_ref(), request.bytes());
+        let take = |result: &[u8]| self.take_answer((to, placed.as_ref()), result, answer.bytes());
+        let mut result = self.call_by((to, turn.link), &message, until, take);
+        if let (Ok(Received::InRing(length)), Some(placed)) = (&result, &placed) {
+            let length = *length;
+            result = match self.read_range(placed, class, (&mut answer, length), until) {
+                Ok(()) => Ok(Received::Copied(length)),
+                Err(error) => {
+                    let node = self.name_of(to);
+                    tracing::debug!(target: "dunlin::tier", node, %error, "a result was not read");
+                    let cause =
+                        if host.now() < until { Cause::ConnectionLost } else { Cause::DeadlineExceeded };
+                    Err(RequestError::Call { node, source: CallError::Executed(cause) })
+                }
+            };
+        }
+        if let Some(placed) = placed {
+            self.leave_range(placed, result.as_ref().map_or_else(has_ended, |_| true));
+        }
         self.qos.end_call(host, turn, since.filter(|_| result.is_ok()));
-        result
+        result.map(|(Received::Copied(length) | Received::InRing(length))| length)
+    }
+
+    /// Takes a result out of its message, unless it lies in the ring.
+    fn take_answer(
+        &self,
+        (to, placed): (NodeId, Option<&Placed>),
+        result: &[u8],
+        answer: Option<&mut [u8]>,
+    ) -> Result<Received, RequestError> {
+        let result = match placed.filter(|placed| placed.place.room > 0) {
+            None => result,
+            Some(placed) => match CallAnswer::parse(result) {
+                Ok(CallAnswer::Here(result)) => result,
+                Ok(CallAnswer::InRing(length)) if length <= placed.place.room => {
+                    return Ok(Received::InRing(length as usize));
+                }
+                _ => return Err(self.misfit(to)),
+            },
+        };
+        let Some(answer) = answer else { return Ok(Received::Copied(0)) };
+        let (length, room) = (result.len(), answer.len());
+        let place = answer.get_mut(..length).ok_or(RequestError::AnswerTooLong { length, room })?;
+        place.copy_from_slice(result);
+        self.rings.note_result(to, length);
+        Ok(Received::Copied(length))
     }
 
     fn call_by<T>(
@@ -102,7 +195,11 @@ impl<F: Fabric> Node<F> {
         let [pool, root] = &self.callers[usize::from(to.0)];
         let mut client = match pool.take(host, until).ok_or(RequestError::Busy)? {
             Taken::Value(client) => client,
-            Taken::Make(number) => self.caller(to, root, until).inspect_err(|_| pool.failed(number))?,
+            Taken::Make(number) => {
+                // All nodes have as many workers as this one, as far as it knows.
+                let shared = ((QUEUE_PAIRS / self.config.workers).max(1), ClientConfig::default().window);
+                self.seat(to, root, shared, until).inspect_err(|_| pool.failed(number))?
+            }
         };
         let left = Duration::from_nanos(until.saturating_sub(host.now()));
         let outcome = match client.within(left).call(SERVICE_CALL, bytes) {
@@ -113,11 +210,13 @@ impl<F: Fabric> Node<F> {
         outcome
     }
 
-    /// Makes a client for another thread: a seat at the connection that all of them share.
-    fn caller(
+    /// Makes a client for another thread: a seat at the connection that all of them share, which has at most this many queue
+    /// pairs to each worker, with this many calls in flight on each.
+    pub(crate) fn seat(
         &self,
         to: NodeId,
         root: &Pool<Client<F>, SignalOf<F>>,
+        (max_queue_pairs, window): (u16, u16),
         until: Nanos,
     ) -> Result<Client<F>, RequestError> {
         let failed = |source| RequestError::Connect { node: self.name_of(to), source };
@@ -129,9 +228,9 @@ impl<F: Fabric> Node<F> {
                     Plan { sharing: Sharing::Combined, ..Plan::default_for(self.fabric.capabilities()) };
                 let config = ClientConfig {
                     plan: Some(plan),
-                    // All nodes have as many workers as this one, as far as it knows.
-                    max_queue_pairs: (QUEUE_PAIRS / self.config.workers).max(1),
-                    connect_timeout: Duration::from_nanos(until.saturating_sub(host.now())),
+                    max_queue_pairs,
+                    window,
+                    connect_timeout: Duration::from_nanos(until.saturating_sub(host.now())).max(RECONNECT),
                     ..node_client(self)
                 };
                 let connected = Client::connect(&self.fabric, &self.address_of(to)?, config);
@@ -195,6 +294,45 @@ impl<F: Fabric> Node<F> {
     }
 }
 
+/// A result that has come.
+enum Received {
+    /// It is where the caller wants it.
+    Copied(usize),
+    /// It has to be read out of the ring.
+    InRing(usize),
+}
+
+/// Returns whether the serving node does not use the payloads of a failed call any more.
+fn has_ended(error: &RequestError) -> bool {
+    let is_answer = matches!(
+        error,
+        RequestError::AnswerTooLong { .. } | RequestError::Call { source: CallError::Application { .. }, .. }
+    );
+    is_answer || !error.may_have_executed()
+}
+
+/// Encodes the message of a call: with its request, unless that lies in the ring.
+fn encode(head: &mut CallHead, placed: Option<&Placed>, request: &[u8]) -> Vec<u8> {
+    head.ring = placed.map(|placed| placed.place);
+    let is_placed = head.ring.is_some_and(|ring| ring.request.is_some());
+    head.encode(if is_placed { &[] } else { request })
+}
+
+/// Checks a call, and makes its head.
+fn head(
+    service: &[u8],
+    function: u16,
+    caller: &Principal,
+    is_one_way: bool,
+    request: &[u8],
+) -> Result<CallHead, RequestError> {
+    let service = Name::new(service)?;
+    if request.len() as u64 > u64::from(MAX_CALL) {
+        return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
+    }
+    Ok(CallHead { service, function, caller: caller.clone(), is_one_way, ring: None })
+}
+
 /// Checks a call and encodes it.
 pub(crate) fn encode_call(
     service: &Name,
@@ -203,11 +341,7 @@ pub(crate) fn encode_call(
     is_one_way: bool,
     request: &[u8],
 ) -> Result<Vec<u8>, RequestError> {
-    if request.len() as u64 > u64::from(MAX_CALL) {
-        return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
-    }
-    let head = CallHead { service: service.clone(), function, caller: caller.clone(), is_one_way };
-    Ok(head.encode(request))
+    Ok(head(service.as_bytes(), function, caller, is_one_way, request)?.encode(request))
 }
 
 impl<F: Fabric> Tier<F> {
@@ -242,14 +376,29 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<usize, RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
-        let bytes = encode_call(&Name::new(service)?, function, self.caller(), false, request)?;
-        this.call_service((to, self.class()), &bytes, until, |result| match answer.get_mut(..result.len()) {
-            Some(place) => {
-                place.copy_from_slice(result);
-                Ok(result.len())
-            }
-            None => Err(RequestError::AnswerTooLong { length: result.len(), room: answer.len() }),
-        })
+        let head = head(service, function, self.caller(), false, request)?;
+        let payloads = (CallRequest::Bytes(request), CallRoom::Bytes(answer));
+        this.call_service((to, self.class()), head, payloads, until)
+    }
+
+    /// As [`call_within`](Tier::call_within), with the request in a range of a buffer, and the result into one of another
+    /// buffer: the NIC takes a long request and puts a long result in place, without a copy at this node.
+    ///
+    /// # Errors
+    /// As [`call`](Tier::call). [`RequestError::Buffer`]: a buffer is of another node, or a range leaves it.
+    pub fn call_in_place(
+        &self,
+        time: Duration,
+        (node, service, function): (&str, &[u8], u16),
+        (request, from): (&mut Buffer<F>, impl RangeBounds<usize>),
+        (answer, into): (&mut Buffer<F>, impl RangeBounds<usize>),
+    ) -> Result<usize, RequestError> {
+        let (to, this) = (self.numbered(node)?, self.node());
+        let until = this.fabric.host().now().saturating_add(nanos(time));
+        let (from, into) = (request.range(this, &from)?, answer.range(this, &into)?);
+        let head = head(service, function, self.caller(), false, &request[from.clone()])?;
+        let payloads = (CallRequest::Buffer(request, from), CallRoom::Buffer(answer, into));
+        this.call_service((to, self.class()), head, payloads, until)
     }
 
     /// Sends a request whose result nobody waits for (`LT_send`). Returns when the node has queued it for the server;
@@ -263,8 +412,9 @@ impl<F: Fabric> Tier<F> {
         request: &[u8],
     ) -> Result<(), RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
-        let bytes = encode_call(&Name::new(service)?, function, self.caller(), true, request)?;
-        this.call_service((to, self.class()), &bytes, this.until(), |_| Ok(()))
+        let head = head(service.as_ref(), function, self.caller(), true, request)?;
+        let payloads = (CallRequest::Bytes(request), CallRoom::Nothing);
+        this.call_service((to, self.class()), head, payloads, this.until()).map(drop)
     }
 
     /// Calls a function of a service of several nodes at the same time (section 8.4), and returns their results in the
@@ -295,15 +445,16 @@ impl<F: Fabric> Tier<F> {
         calls: &[EachCall<'_>],
     ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
         let this = self.node();
-        let mut encoded = Vec::with_capacity(calls.len());
+        let mut heads = Vec::with_capacity(calls.len());
         for EachCall { node, service, function, request } in calls {
-            let bytes = encode_call(&Name::new(service)?, *function, self.caller(), false, request)?;
-            encoded.push((self.numbered(node)?, bytes));
+            let head = head(service, *function, self.caller(), false, request)?;
+            heads.push((self.numbered(node)?, head, *request));
         }
         let (host, class) = (this.fabric.host(), self.class());
-        let mut turns = Vec::with_capacity(encoded.len());
-        for (_, bytes) in &encoded {
-            match this.qos.begin_call(host, class, bytes.len() as u64, || nanos(time)) {
+        let mut turns = Vec::with_capacity(heads.len());
+        for (_, head, request) in &heads {
+            let bytes = (head.length() + request.len()) as u64;
+            match this.qos.begin_call(host, class, bytes, || nanos(time)) {
                 Ok(turn) => turns.push(turn),
                 Err(over) => {
                     turns.into_iter().for_each(|turn| this.qos.end_call(host, turn, None));
@@ -311,14 +462,19 @@ impl<F: Fabric> Tier<F> {
                 }
             }
         }
-        let mut left = time;
+        let until = host.now().saturating_add(nanos(time));
         if let Some(from) = turns.iter().filter_map(|turn| turn.from).max() {
-            let until = host.now().saturating_add(nanos(time));
             host.sleep(from.min(until));
-            left = Duration::from_nanos(until.saturating_sub(host.now()));
         }
-        let to: Vec<_> =
-            encoded.iter().zip(&turns).map(|((node, bytes), turn)| (*node, turn.link, &**bytes)).collect();
+        let mut messages = Vec::with_capacity(heads.len());
+        for (to, head, request) in &mut heads {
+            let placed = this.place_call(*to, class, &mut CallRequest::Bytes(request), 0, until);
+            messages.push((encode(head, placed.as_ref(), request), placed));
+        }
+        let to: Vec<_> = (heads.iter().zip(&messages).zip(&turns))
+            .map(|(((node, ..), (message, _)), turn)| (*node, turn.link, &**message))
+            .collect();
+        let left = Duration::from_nanos(until.saturating_sub(host.now()));
         let outcomes = this.call_all(&to, SERVICE_CALL, left);
         // The slowest one says nothing about the others' round trips.
         turns.into_iter().for_each(|turn| this.qos.end_call(host, turn, None));
@@ -326,7 +482,18 @@ impl<F: Fabric> Tier<F> {
             let outcome = outcome.unwrap_or(HOST_ENDED);
             outcome.map_err(|source| this.call_failed(*to, source))
         };
-        Ok(to.iter().zip(outcomes).map(named).collect())
+        let outcomes: Vec<_> = to.iter().zip(outcomes).map(named).collect();
+        for ((_, placed), outcome) in messages.into_iter().zip(&outcomes) {
+            if let Some(placed) = placed {
+                this.leave_range(placed, outcome.as_ref().map_or_else(has_ended, |_| true));
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Returns the use of the ring for long payloads of calls to a node (section 5.1). Does not block.
+    pub fn ring(&self, node: &str) -> Result<RingUse, RequestError> {
+        Ok(self.node().rings.used(self.numbered(node)?))
     }
 
     /// Returns the names of the nodes at which a service is registered, this one first. Asks all nodes of the list at the

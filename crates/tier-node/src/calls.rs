@@ -2,6 +2,7 @@
 
 use crate::error::RequestError;
 use crate::forward::Link;
+use crate::locks::MAX_WAITERS;
 use crate::node::Node;
 use crate::pool::Taken;
 use crate::services::Switch;
@@ -52,7 +53,7 @@ pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>, address: &Address) -> Result
         .function(CALL, FunctionMode::Worker)
         .function(SLOW_CALL, FunctionMode::Pool)
         .function(LOCK_CALL, FunctionMode::Pull)
-        .taken_by(SERVICE_CALL, Arc::new(Switch(Arc::clone(&node.services))))
+        .taken_by(SERVICE_CALL, Arc::new(Switch(Arc::clone(node))))
         .pool(move |request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
             answer(&slow, request, reply)
         })
@@ -188,7 +189,13 @@ impl<F: Fabric> Node<F> {
         RequestError::Answer { node: self.name_of(to) }
     }
 
-    pub(crate) fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
+    /// Makes a client for another thread that waits at a node for locks.
+    pub(crate) fn waiter(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
+        let [_, root] = &self.waiters[usize::from(to.0)];
+        self.seat(to, root, (1, MAX_WAITERS as u16), until)
+    }
+
+    fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
         let config = ClientConfig {
             window: 8,
             connect_timeout: Duration::from_nanos(until.saturating_sub(self.fabric.host().now())),

@@ -209,6 +209,9 @@ pub enum RequestError {
     /// Memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// A buffer cannot be used, or not this range of it. Nothing was sent.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
     /// The node of this host does not know this process any more: it has restarted, or the connection broke. Only a
     /// process that is attached to a node gets this, and the variants below.
     #[error("the node of this host does not know this process any more: attach again, and map regions again")]

@@ -576,11 +576,11 @@ impl<F: Fabric> Node<F> {
                 }
             };
         }
-        let pool = &self.waiters[usize::from(to.0)];
+        let [pool, _] = &self.waiters[usize::from(to.0)];
         let mut client = match pool.take(host, 0).ok_or_else(|| (LockError::Busy { node: name() }, true))? {
             Taken::Value(client) => client,
             Taken::Make(number) => {
-                let connected = self.connect(to, until).inspect_err(|_| pool.failed(number));
+                let connected = self.waiter(to, until).inspect_err(|_| pool.failed(number));
                 connected.map_err(|error| (error.into(), true))?
             }
         };

@@ -169,7 +169,8 @@ impl<F: Fabric> Node<F> {
     fn drop_clients(&self, node: NodeId) {
         let at = usize::from(node.0);
         let [callers, root] = &self.callers[at];
-        for pool in [&self.clients[at], &self.waiters[at], callers, root] {
+        let [waiters, first] = &self.waiters[at];
+        for pool in [&self.clients[at], waiters, first, callers, root] {
             pool.drain();
         }
         // Dropping a client waits, so no lock is held meanwhile.

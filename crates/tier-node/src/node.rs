@@ -18,6 +18,7 @@ use crate::path_count::PathReason;
 use crate::paths::Paths;
 use crate::pool::Pool;
 use crate::qos::{Class, Qos};
+use crate::rings::Rings;
 use crate::roster::Roster;
 use crate::services::Services;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, Work, nanos};
@@ -28,7 +29,7 @@ use dunlin_tier::{
     Directory, Epoch, HandleTable, Layout, LmrId, Name, Names, NodeId, Operation, Piece, Principal,
     RecordError, Space, SpaceError,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -55,6 +56,8 @@ pub(crate) struct State {
     pub(crate) fences: Vec<u64>,
     /// Regions whose memory is to be taken back, each at its time.
     pub(crate) settling: VecDeque<(Nanos, LmrId)>,
+    /// Memory of other nodes' rings, with its bytes.
+    pub(crate) rings: BTreeMap<LmrId, u64>,
     /// The ledger of a node whose memory outlives its process.
     pub(crate) ledger: Option<KeptLedger>,
 }
@@ -68,6 +71,7 @@ impl State {
             }
             self.settling.pop_front();
             self.space.release(owner);
+            self.rings.remove(&owner);
             self.keep_settling(owner, false);
         }
         None
@@ -103,12 +107,14 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) arena: Arena<F>,
     state: Mutex<State>,
     pub(crate) clients: Vec<Pool<Client<F>, SignalOf<F>>>,
-    /// Connections for calls that wait for locks, to each node.
-    pub(crate) waiters: Vec<Pool<Client<F>, SignalOf<F>>>,
+    /// Clients for calls that wait for locks, and the first one, whose queue pair they share; for each node. All of them may
+    /// be in flight: no call waits for the end of another one, which may be the end of a lock.
+    pub(crate) waiters: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
     pub(crate) locks: Locks<F>,
     /// Clients for calls to services, and the first one, whose connection they share; for each node.
     pub(crate) callers: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
     pub(crate) services: Arc<Services<F>>,
+    pub(crate) rings: Rings,
     pub(crate) board: Arc<Board<F>>,
     /// The clients of the board, for each node.
     pub(crate) links: Mutex<Vec<Links<F>>>,
@@ -173,6 +179,7 @@ impl<F: Fabric> Node<F> {
             known: vec![None; most],
             fences: vec![0; most],
             settling: VecDeque::new(),
+            rings: BTreeMap::new(),
             ledger: None,
         };
         let (qos, class) = Qos::new(&config.qos, &principal);
@@ -188,10 +195,11 @@ impl<F: Fabric> Node<F> {
             arena,
             state: Mutex::new(state),
             clients: (0..most).map(|_| Pool::new(host, CLIENTS)).collect(),
-            waiters: (0..most).map(|_| Pool::new(host, MAX_WAITERS)).collect(),
+            waiters: (0..most).map(|_| [MAX_WAITERS, 1].map(|limit| Pool::new(host, limit))).collect(),
             locks: Locks::new(most),
             callers: (0..most).map(|_| [MAX_CALLERS, 1].map(|limit| Pool::new(host, limit))).collect(),
             services: Arc::new(Services::new()),
+            rings: Rings::new(most),
             board: Arc::new(Board::new(fabric)),
             links: Mutex::new((0..most).map(|_| Default::default()).collect()),
             paths: Paths::new(config.paths, config.qos.policy),
@@ -298,6 +306,9 @@ impl<F: Fabric> Node<F> {
             Request::Exists { id } => Reply::Flag(self.state().directory.exists(id)),
             Request::Allocate { owner, length, piece } => {
                 Reply::Allocated(self.allocate(None, owner, length, piece)?)
+            }
+            Request::Ring { owner, length, least } => {
+                Reply::Allocated(self.allocate_part(owner, length, least)?)
             }
             Request::Release { owner } => {
                 let due = self.fabric.host().now().saturating_add(SETTLE);

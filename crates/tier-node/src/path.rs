@@ -299,6 +299,37 @@ impl<F: Fabric> Path<F> {
         data.finish().map(drop)
     }
 
+    /// Writes bytes on one node, whose processor sees them when this returns: a READ comes after the WRITEs of its queue pair,
+    /// so they are placed when it is complete.
+    pub(crate) fn put(
+        &mut self,
+        node: &Node<F>,
+        layout: &Layout,
+        (offset, transfer): (u64, Transfer<'_, F::Memory>),
+        deadline: &mut Deadline,
+    ) -> Result<(), Stop> {
+        self.begin(false);
+        let mut byte = [0];
+        let mut items =
+            [Item::new(layout, offset, transfer), Item::new(layout, offset, Transfer::Read(&mut byte))];
+        items.iter_mut().try_for_each(|item| self.check(node, item)).map_err(Stop::Connect)?;
+        self.post_item(node, &mut items, 0, deadline);
+        // The thread itself has copied where the initiator does.
+        if !self.fabric.capabilities().initiator_copies {
+            if !self.fabric.capabilities().in_order_write {
+                self.drain(node, &mut items, deadline);
+            }
+            if items[0].error.is_none() {
+                self.post_item(node, &mut items, 1, deadline);
+            }
+        }
+        self.drain(node, &mut items, deadline);
+        let [mut data, mut byte] = items;
+        data.uncertain.append(&mut byte.uncertain);
+        data.error = data.error.or(byte.error);
+        data.finish().map(drop)
+    }
+
     /// Reads a byte of each node's part, on the queue pairs that wrote it: a READ comes after the WRITEs before it, so
     /// they are placed then, which their completions do not say.
     fn place_all(

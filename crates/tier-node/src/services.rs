@@ -1,10 +1,14 @@
 //! The services of a node (section 5.1): the server of each function, and the way of a call from another node to it.
 //! Nodes hand calls on; they never run a handler.
 
+use crate::node::Node;
+use crate::rings::{FROM, RingMemory};
 use dunlin_fabric::Fabric;
-use dunlin_rpc::{CallError, Incoming, Status, Taker};
+use dunlin_rpc::{ApplicationCode, CallError, Incoming, Status, Taker};
 use dunlin_tier::call::SERVICE_CALL;
-use dunlin_tier::{CallHead, Name, Principal};
+use dunlin_tier::exchange::Waiting;
+use dunlin_tier::{CallAnswer, CallHead, Name, Principal};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -17,7 +21,64 @@ const MAX_REGISTERED: usize = 65_536;
 pub(crate) struct Arrived<F: Fabric> {
     pub(crate) function: u16,
     pub(crate) asked: Asked<F>,
-    pub(crate) request: Vec<u8>,
+    pub(crate) request: Body<F>,
+}
+
+/// The bytes of a request, until its receiver has them.
+#[derive(Debug)]
+pub(crate) enum Body<F: Fabric> {
+    /// In the call's message, from this place on.
+    Message(Vec<u8>, usize),
+    /// In the caller's ring, with their length.
+    Ring(RingMemory<F>, usize),
+}
+
+impl<F: Fabric> Waiting for Body<F> {
+    fn length(&self) -> usize {
+        match self {
+            Body::Message(bytes, from) => bytes.len() - from,
+            Body::Ring(_, length) => *length,
+        }
+    }
+}
+
+impl<F: Fabric> Body<F> {
+    /// Copies the request into a buffer of its length; returns `false` if the caller has given it up.
+    pub(crate) fn copy_to(&self, into: &mut [u8]) -> bool {
+        match self {
+            Body::Message(bytes, from) => {
+                into.copy_from_slice(&bytes[*from..]);
+                true
+            }
+            Body::Ring(memory, _) => memory.copy_out(into),
+        }
+    }
+
+    /// Appends the request to a message; returns `false` if the caller has given it up.
+    pub(crate) fn append_to(&self, message: &mut Vec<u8>) -> bool {
+        match self {
+            Body::Message(bytes, from) => {
+                message.extend_from_slice(&bytes[*from..]);
+                true
+            }
+            Body::Ring(memory, length) => {
+                let head = message.len();
+                message.resize(head + length, 0);
+                memory.copy_out(&mut message[head..])
+            }
+        }
+    }
+
+    /// Returns the request in private memory; `None` if the caller has given it up.
+    pub(crate) fn bytes(&self) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Body::Message(bytes, from) => Some(Cow::Borrowed(&bytes[*from..])),
+            Body::Ring(..) => {
+                let mut bytes = Vec::new();
+                self.append_to(&mut bytes).then_some(Cow::Owned(bytes))
+            }
+        }
+    }
 }
 
 /// The caller of a call, and the obligation to answer it.
@@ -37,24 +98,54 @@ impl<F: Fabric> Asked<F> {
 
 /// The obligation to answer a call: none if nobody waits for a result.
 #[derive(Debug)]
-pub(crate) struct Obligation<F: Fabric>(pub(crate) Option<Incoming<F>>);
+pub(crate) struct Obligation<F: Fabric> {
+    call: Option<Incoming<F>>,
+    /// Room for a long result, in the caller's ring.
+    ring: Option<RingMemory<F>>,
+}
 
 impl<F: Fabric> Obligation<F> {
     /// Returns the time that is left until the caller's deadline; `None` without one.
     pub(crate) fn time_left(&self) -> Option<Duration> {
-        self.0.as_ref().and_then(Incoming::time_left)
+        self.call.as_ref().and_then(Incoming::time_left)
     }
 
     /// The call ended elsewhere.
     pub(crate) fn relay(self, outcome: Result<Vec<u8>, CallError>) {
-        if let Some(call) = self.0 {
-            call.relay(outcome);
+        match (outcome, self) {
+            (Ok(result), Obligation { call: Some(call), ring: None }) => call.reply(result),
+            (Ok(result), answer) => answer.reply(&result),
+            (error, Obligation { call: Some(call), .. }) => call.relay(error),
+            (_, Obligation { call: None, .. }) => {}
+        }
+    }
+
+    /// The call was executed, with this result. A long one goes into the caller's ring.
+    pub(crate) fn reply(self, result: &[u8]) {
+        match (self.call, self.ring) {
+            (Some(call), None) => call.reply(result.to_vec()),
+            (Some(call), Some(ring)) => {
+                let is_put = (FROM..=ring.room()).contains(&result.len()) && ring.copy_in(result);
+                let answer = match is_put {
+                    true => CallAnswer::InRing(result.len() as u32),
+                    false => CallAnswer::Here(result),
+                };
+                call.reply(answer.encode());
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// The call was executed, and failed with an error of the service.
+    pub(crate) fn fail(self, code: ApplicationCode, bytes: &[u8]) {
+        if let Some(call) = self.call {
+            call.fail(code, bytes.to_vec());
         }
     }
 
     /// The call was not executed.
     pub(crate) fn refuse(self, status: Status) {
-        if let Some(call) = self.0 {
+        if let Some(call) = self.call {
             call.refuse(status);
         }
     }
@@ -155,7 +246,7 @@ impl<F: Fabric> Services<F> {
     }
 
     /// Hands a call to whoever serves its function.
-    fn offer(&self, mut call: Incoming<F>) {
+    fn offer(&self, node: &Arc<Node<F>>, mut call: Incoming<F>) {
         debug_assert_eq!(call.function, SERVICE_CALL);
         let Ok((head, at)) = CallHead::parse(&call.payload) else { return call.refuse(Status::Malformed) };
         let serves = {
@@ -168,19 +259,33 @@ impl<F: Fabric> Services<F> {
             found.map(|registered| Arc::clone(&registered.serves))
         };
         let Some(serves) = serves else { return call.refuse(Status::UnknownFunction) };
-        let mut request = std::mem::take(&mut call.payload);
-        request.drain(..at);
-        let answer = if head.is_one_way {
-            call.reply(Vec::new());
-            None
-        } else {
-            Some(call)
+        let message = std::mem::take(&mut call.payload);
+        let mut request = match head.ring.and_then(|ring| ring.request.map(|length| (ring, length))) {
+            Some((ring, length)) => {
+                let (memory, length) = (RingMemory::new(node, ring), length as usize);
+                if !memory.holds(length) {
+                    return call.refuse(Status::Malformed);
+                }
+                Body::Ring(memory, length)
+            }
+            None => Body::Message(message, at),
         };
-        serves.offer(Arrived {
-            function: head.function,
-            asked: Asked { caller: head.caller, answer: Obligation(answer) },
-            request,
-        });
+        let answer = if head.is_one_way {
+            // The caller may use its ring again with the answer.
+            if let Body::Ring(..) = &request {
+                let Some(bytes) = request.bytes().map(Cow::into_owned) else {
+                    return call.refuse(Status::Malformed);
+                };
+                request = Body::Message(bytes, 0);
+            }
+            call.reply(Vec::new());
+            Obligation { call: None, ring: None }
+        } else {
+            let ring = head.ring.filter(|ring| ring.room > 0).map(|ring| RingMemory::new(node, ring));
+            Obligation { call: Some(call), ring }
+        };
+        let asked = Asked { caller: head.caller, answer };
+        serves.offer(Arrived { function: head.function, asked, request });
     }
 }
 
@@ -190,10 +295,10 @@ fn is_served<F: Fabric>(by_function: &BTreeMap<(Name, Option<u16>), Registered<F
 }
 
 /// The worker's end of a node's services.
-pub(crate) struct Switch<F: Fabric>(pub(crate) Arc<Services<F>>);
+pub(crate) struct Switch<F: Fabric>(pub(crate) Arc<Node<F>>);
 
 impl<F: Fabric> Taker<F> for Switch<F> {
     fn take(&self, call: Incoming<F>) {
-        self.0.offer(call);
+        self.0.services.offer(&self.0, call);
     }
 }

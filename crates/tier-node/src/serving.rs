@@ -1,10 +1,11 @@
 //! Services of a program that has the node in its own process: `LT_regRPC`, `LT_recvRPC` and `LT_replyRPC` (table 1).
 
 use crate::error::{ReceiveError, RequestError};
-use crate::services::{Arrived, Asked, NotRegistered, Serves};
+use crate::services::{Arrived, Asked, Body, NotRegistered, Serves};
 use crate::tier::{Running, Tier};
 use dunlin_fabric::{Crowding, Fabric, Host, Nanos, Parker, Unparker, WaitMode, nanos};
 use dunlin_rpc::{ApplicationCode, Status};
+use dunlin_tier::exchange::Waiting;
 use dunlin_tier::{Act, Exchange, ExchangeLimits, Name, Principal, Remains};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,7 @@ const SPIN: Nanos = 20_000;
 #[derive(Debug)]
 struct Local<F: Fabric> {
     /// No receiver waits in it: threads wait below.
-    exchange: Mutex<Exchange<Asked<F>, ()>>,
+    exchange: Mutex<Exchange<Asked<F>, (), Body<F>>>,
     /// Threads that wait for a call, the last one first, since its caches are warm.
     waiting: Mutex<Vec<(u64, UnparkerOf<F>)>>,
     /// Parkers that no thread uses, each with its number.
@@ -31,7 +32,7 @@ struct Local<F: Fabric> {
 }
 
 impl<F: Fabric> Local<F> {
-    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, ()>> {
+    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, (), Body<F>>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,7 +81,7 @@ impl<F: Fabric> Serves<F> for Local<F> {
 }
 
 /// Carrier out everything but the hand-over of a call, which it returns.
-fn settle<F: Fabric>(acts: Vec<Act<Asked<F>, ()>>) -> Option<Handed> {
+fn settle<F: Fabric>(acts: Vec<Act<Asked<F>, (), Body<F>>>) -> Option<Handed<F>> {
     let mut handed = None;
     for act in acts {
         match act {
@@ -95,8 +96,8 @@ fn settle<F: Fabric>(acts: Vec<Act<Asked<F>, ()>>) -> Option<Handed> {
     handed
 }
 
-enum Handed {
-    Call(u64, Vec<u8>),
+enum Handed<F: Fabric> {
+    Call(u64, Body<F>),
     TooLong(usize),
 }
 
@@ -194,18 +195,25 @@ impl<F: Fabric> Calls<F> {
 
     /// Returns the next call, if there is one.
     fn next(&self, buffer: &mut [u8]) -> Option<Result<Request<'_, F>, ReceiveError>> {
-        let acts = self.local.exchange().receive((), buffer.len(), false, Asked::is_over);
-        Some(match settle(acts)? {
-            Handed::Call(number, request) => {
-                buffer[..request.len()].copy_from_slice(&request);
-                Ok(Request { calls: self, number: Some(number), length: request.len() })
-            }
-            Handed::TooLong(length) => {
-                // Another thread may have a longer buffer.
-                self.local.wake_one();
-                Err(ReceiveError::TooLong { length })
-            }
-        })
+        loop {
+            let acts = self.local.exchange().receive((), buffer.len(), false, Asked::is_over);
+            return Some(match settle(acts)? {
+                Handed::Call(number, request) => {
+                    let length = request.length();
+                    if !request.copy_to(&mut buffer[..length]) {
+                        // The caller has given the call up.
+                        drop(self.local.exchange().answer(number));
+                        continue;
+                    }
+                    Ok(Request { calls: self, number: Some(number), length })
+                }
+                Handed::TooLong(length) => {
+                    // Another thread may have a longer buffer.
+                    self.local.wake_one();
+                    Err(ReceiveError::TooLong { length })
+                }
+            });
+        }
     }
 
     /// Returns the service.
@@ -274,16 +282,16 @@ impl<'a, F: Fabric> Request<'a, F> {
     /// Answers the call (`LT_replyRPC`). The answer to a one-way call, or to one whose caller's time is over, goes
     /// nowhere. Does not block.
     pub fn reply(mut self, answer: &[u8]) {
-        if let Some(call) = self.take().and_then(|asked| asked.answer.0) {
-            call.reply(answer.to_vec());
+        if let Some(asked) = self.take() {
+            asked.answer.reply(answer);
         }
     }
 
     /// Answers the call with an error of the service, whose bytes are cut to the size of a small result. For the caller
     /// the call was executed.
     pub fn fail(mut self, code: ApplicationCode, bytes: &[u8]) {
-        if let Some(call) = self.take().and_then(|asked| asked.answer.0) {
-            call.fail(code, bytes.to_vec());
+        if let Some(asked) = self.take() {
+            asked.answer.fail(code, bytes);
         }
     }
 

@@ -48,8 +48,10 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.fencing.signal.raise();
         self.node.paths.clear();
         self.node.places.clear();
+        self.node.end_rings();
         self.node.delays.end();
-        self.node.clients.iter().chain(&self.node.waiters).for_each(|clients| clients.clear());
+        let waiters = self.node.waiters.iter().flatten();
+        self.node.clients.iter().chain(waiters).for_each(|clients| clients.clear());
         self.node.board.close();
         // Dropping a client waits, so no lock is held meanwhile.
         let mut links = self.node.links.lock().unwrap_or_else(PoisonError::into_inner);

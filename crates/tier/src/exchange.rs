@@ -4,6 +4,18 @@
 use crate::slots::Slots;
 use std::collections::VecDeque;
 
+/// A request that waits for a receiver.
+pub trait Waiting {
+    /// Returns the length in bytes.
+    fn length(&self) -> usize;
+}
+
+impl Waiting for Vec<u8> {
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
 /// The most that one function of a service holds. Over it, callers hear at once that the service is overloaded, and
 /// nobody else waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +38,7 @@ impl Default for ExchangeLimits {
 
 /// The result of a change, to be carried out by the caller in this order.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Act<C, R> {
+pub enum Act<C, R, Q = Vec<u8>> {
     /// A call goes to a receiver.
     Hand {
         /// The receiver.
@@ -34,7 +46,7 @@ pub enum Act<C, R> {
         /// The number under which the call is answered.
         number: u64,
         /// The request.
-        request: Vec<u8>,
+        request: Q,
     },
     /// The request is longer than the receiver's buffer; the call stays the next one.
     TooLong {
@@ -53,10 +65,10 @@ pub enum Act<C, R> {
     Forgotten(C),
 }
 
-/// The calls of one function: `C` is the obligation to answer one, `R` a receiver that waits.
+/// The calls of one function: `C` is the obligation to answer one, `R` a receiver that waits, `Q` a request.
 #[derive(Debug)]
-pub struct Exchange<C, R> {
-    waiting: VecDeque<(Vec<u8>, C)>,
+pub struct Exchange<C, R, Q = Vec<u8>> {
+    waiting: VecDeque<(Q, C)>,
     bytes: usize,
     /// Each with the length of its buffer.
     receivers: VecDeque<(R, usize)>,
@@ -76,29 +88,29 @@ pub struct Remains<C, R> {
     pub receivers: Vec<R>,
 }
 
-impl<C, R> Exchange<C, R> {
+impl<C, R, Q: Waiting> Exchange<C, R, Q> {
     /// Makes an empty exchange. `draw` should be random, so that numbers of other exchanges are refused.
-    pub fn new(limits: ExchangeLimits, draw: u32) -> Exchange<C, R> {
+    pub fn new(limits: ExchangeLimits, draw: u32) -> Self {
         let (waiting, receivers) = (VecDeque::new(), VecDeque::new());
         let taken = Slots::new(limits.taken, draw);
         Exchange { waiting, bytes: 0, receivers, taken, limits, has_ended: false }
     }
 
     /// Adds a call. `is_over` says whether a caller's time is over.
-    pub fn offer(&mut self, request: Vec<u8>, call: C, is_over: impl Fn(&C) -> bool) -> Vec<Act<C, R>> {
+    pub fn offer(&mut self, request: Q, call: C, is_over: impl Fn(&C) -> bool) -> Vec<Act<C, R, Q>> {
         let mut acts = Vec::new();
-        if !self.has_room(request.len()) {
+        if !self.has_room(request.length()) {
             let (over, waiting) = self.waiting.drain(..).partition(|(_, call)| is_over(call));
             self.waiting = waiting;
-            let over: VecDeque<(Vec<u8>, C)> = over;
-            self.bytes = self.waiting.iter().map(|(request, _)| request.len()).sum();
+            let over: VecDeque<(Q, C)> = over;
+            self.bytes = self.waiting.iter().map(|(request, _)| request.length()).sum();
             acts.extend(over.into_iter().map(|(_, call)| Act::Expired(call)));
-            if !self.has_room(request.len()) {
+            if !self.has_room(request.length()) {
                 acts.push(Act::Overloaded(call));
                 return acts;
             }
         }
-        self.bytes += request.len();
+        self.bytes += request.length();
         self.waiting.push_back((request, call));
         self.settle(&mut acts, is_over);
         acts
@@ -116,7 +128,7 @@ impl<C, R> Exchange<C, R> {
         room: usize,
         waits: bool,
         is_over: impl Fn(&C) -> bool,
-    ) -> Vec<Act<C, R>> {
+    ) -> Vec<Act<C, R, Q>> {
         let mut acts = Vec::new();
         if self.has_ended || self.receivers.len() >= self.limits.receivers {
             acts.push(Act::Nothing(receiver));
@@ -140,15 +152,15 @@ impl<C, R> Exchange<C, R> {
         gone.into_iter().map(|(receiver, _)| receiver).collect()
     }
 
-    fn settle(&mut self, acts: &mut Vec<Act<C, R>>, is_over: impl Fn(&C) -> bool) {
+    fn settle(&mut self, acts: &mut Vec<Act<C, R, Q>>, is_over: impl Fn(&C) -> bool) {
         while let (Some((request, call)), Some((_, room))) = (self.waiting.front(), self.receivers.front()) {
             if is_over(call) {
                 let Some((request, call)) = self.waiting.pop_front() else { return };
-                self.bytes -= request.len();
+                self.bytes -= request.length();
                 acts.push(Act::Expired(call));
                 continue;
             }
-            let length = request.len();
+            let length = request.length();
             if length > *room {
                 let Some((receiver, _)) = self.receivers.pop_front() else { return };
                 acts.push(Act::TooLong { receiver, length });
@@ -171,7 +183,12 @@ impl<C, R> Exchange<C, R> {
         }
     }
 
-    fn take(&mut self, call: C, acts: &mut Vec<Act<C, R>>, is_over: impl Fn(&C) -> bool) -> Result<u64, C> {
+    fn take(
+        &mut self,
+        call: C,
+        acts: &mut Vec<Act<C, R, Q>>,
+        is_over: impl Fn(&C) -> bool,
+    ) -> Result<u64, C> {
         let call = match self.taken.insert(call) {
             Ok(number) => return Ok(number),
             Err(call) => call,

@@ -32,11 +32,12 @@ pub mod qos;
 pub mod record;
 pub mod retire;
 pub mod rights;
+pub mod ring;
 pub mod slots;
 pub mod space;
 
 pub use access::{AccessError, Kind};
-pub use call::CallHead;
+pub use call::{CallAnswer, CallHead, RingPlace};
 pub use cut::{Cut, Cuts, Layout, LayoutError};
 pub use exchange::{Act, Exchange, ExchangeLimits, Remains};
 pub use handles::{Handle, HandleTable, MapTicket, Operation, TableError};
@@ -52,5 +53,6 @@ pub use record::{
 };
 pub use retire::{Command, Retirement};
 pub use rights::{GrantError, Grantee, Grants, MAX_GRANTS, Principal, PrincipalError, Rights};
+pub use ring::{Ring, RingRange};
 pub use slots::Slots;
 pub use space::{Block, Space, SpaceError};

@@ -70,6 +70,16 @@ pub enum Request {
         /// The longest piece, in bytes.
         piece: u32,
     },
+    /// To a serving node: give `owner` memory for the payloads of calls, in one piece. Answer: [`Reply::Allocated`], perhaps
+    /// of fewer bytes.
+    Ring {
+        /// The region.
+        owner: LmrId,
+        /// The length in bytes.
+        length: u64,
+        /// The least length in bytes.
+        least: u64,
+    },
     /// To a storing node: take back all memory of `owner`.
     Release {
         /// The region.
@@ -413,6 +423,7 @@ impl Request {
                 | Request::Move { .. }
                 | Request::MoveAway { .. }
                 | Request::Allocate { .. }
+                | Request::Ring { .. }
                 | Request::Set { .. }
                 | Request::Copy { .. }
                 | Request::List { .. }
@@ -434,6 +445,7 @@ impl Request {
             Request::Exists { id } => Writer::new(4).id(*id),
             Request::LetGo { id } => Writer::new(23).id(*id),
             Request::Allocate { owner, length, piece } => Writer::new(5).id(*owner).u64(*length).u32(*piece),
+            Request::Ring { owner, length, least } => Writer::new(35).id(*owner).u64(*length).u64(*least),
             Request::Release { owner } => Writer::new(6).id(*owner),
             Request::Map { id, wanted, mapper, principal } => {
                 Writer::new(7).id(*id).u8(wanted.bits()).u16(mapper.0).text(principal.as_str().as_bytes())
@@ -514,6 +526,7 @@ impl Request {
             4 => Request::Exists { id: reader.id()? },
             23 => Request::LetGo { id: reader.id()? },
             5 => Request::Allocate { owner: reader.id()?, length: reader.u64()?, piece: reader.u32()? },
+            35 => Request::Ring { owner: reader.id()?, length: reader.u64()?, least: reader.u64()? },
             6 => Request::Release { owner: reader.id()? },
             7 => {
                 let (id, wanted, mapper) = (reader.id()?, reader.rights()?, reader.node()?);

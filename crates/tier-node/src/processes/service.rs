@@ -6,7 +6,7 @@ use crate::calling::encode_call;
 use crate::error::RequestError;
 use crate::forward::Board;
 use crate::node::Node;
-use crate::services::{Arrived, Asked, Serves};
+use crate::services::{Arrived, Asked, Body, Serves};
 use crate::serving::not_registered;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, nanos};
 use dunlin_rpc::{
@@ -32,7 +32,7 @@ pub(super) struct Served<F: Fabric, P: Fabric> {
     function: u16,
     /// The number of the registration at the node.
     number: AtomicU64,
-    exchange: Mutex<Exchange<Asked<F>, Receiver<P>>>,
+    exchange: Mutex<Exchange<Asked<F>, Receiver<P>, Body<F>>>,
     looks: Mutex<Looks>,
 }
 
@@ -40,6 +40,8 @@ pub(super) struct Served<F: Fabric, P: Fabric> {
 #[derive(Debug)]
 struct Receiver<P: Fabric> {
     call: Incoming<P>,
+    /// The length of its buffer.
+    room: u32,
     /// The end of its time.
     until: Nanos,
 }
@@ -67,6 +69,8 @@ pub(super) struct Hosted<P: Fabric> {
 
 impl<F: Fabric, P: Fabric> Serves<F> for Hosted<P> {
     fn offer(&self, Arrived { function, asked, request }: Arrived<F>) {
+        // Without its bytes, the caller has given the call up.
+        let Some(request) = request.bytes() else { return };
         let time = asked.answer.time_left().unwrap_or(ONE_WAY_TIME);
         let done = move |outcome| asked.answer.relay(outcome);
         self.board.call((&self.client, None), function, &request, time, Box::new(done));
@@ -138,16 +142,25 @@ fn fail<P: Fabric>(call: Incoming<P>, problem: &Problem) {
     }
 }
 
-/// Carrier out what an exchange decided.
-fn settle<F: Fabric, P: Fabric>(acts: Vec<Act<Asked<F>, Receiver<P>>>, time_left: impl Fn(u64) -> Told) {
+type Acts<F, P> = Vec<Act<Asked<F>, Receiver<P>, Body<F>>>;
+
+/// Carries out what an exchange decided. Returns the receivers of calls that their callers have given up, with the numbers
+/// of these calls.
+fn settle<F: Fabric, P: Fabric>(
+    acts: Acts<F, P>,
+    time_left: impl Fn(u64) -> Told,
+) -> Vec<(Receiver<P>, u64)> {
+    let mut without = Vec::new();
     for act in acts {
         match act {
             Act::Hand { receiver, number, request } => {
                 let Told { caller, time_left } = time_left(number);
                 let time_left = time_left.map(nanos);
-                receiver
-                    .call
-                    .reply(Handed { number, time_left, caller: &caller, request: &request }.encode());
+                let mut answer = Handed { number, time_left, caller: &caller, request: &[] }.encode();
+                match request.append_to(&mut answer) {
+                    true => receiver.call.reply(answer),
+                    false => without.push((receiver, number)),
+                }
             }
             Act::TooLong { receiver, length } => {
                 fail(receiver.call, &Problem::TooLong { length: length as u64, limit: 0 });
@@ -158,6 +171,7 @@ fn settle<F: Fabric, P: Fabric>(acts: Vec<Act<Asked<F>, Receiver<P>>>, time_left
             Act::Forgotten(asked) => drop(asked),
         }
     }
+    without
 }
 
 impl<P: Fabric> Receiver<P> {
@@ -176,29 +190,36 @@ struct Told {
 }
 
 impl<F: Fabric, P: Fabric> Served<F, P> {
-    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, Receiver<P>>> {
+    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, Receiver<P>, Body<F>>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the exchange, and carries out what it decides with the lock held: answers only go into inboxes.
-    fn change(
-        &self,
-        change: impl FnOnce(&mut Exchange<Asked<F>, Receiver<P>>) -> Vec<Act<Asked<F>, Receiver<P>>>,
-    ) {
+    fn change(&self, change: impl FnOnce(&mut Exchange<Asked<F>, Receiver<P>, Body<F>>) -> Acts<F, P>) {
         let mut exchange = self.exchange();
         let acts = change(&mut exchange);
-        settle(acts, |number| {
-            let asked = exchange.taken(number);
-            let caller = asked.map(|asked| asked.caller.as_str().to_owned()).unwrap_or_default();
-            Told { caller, time_left: asked.and_then(|asked| asked.answer.time_left()) }
-        });
+        let carry_out = |exchange: &Exchange<Asked<F>, Receiver<P>, Body<F>>, acts| {
+            settle(acts, |number| {
+                let asked = exchange.taken(number);
+                let caller = asked.map(|asked| asked.caller.as_str().to_owned()).unwrap_or_default();
+                Told { caller, time_left: asked.and_then(|asked| asked.answer.time_left()) }
+            })
+        };
+        let mut without = carry_out(&exchange, acts);
+        // Each of them takes a call out of the exchange, or waits.
+        while let Some((receiver, number)) = without.pop() {
+            drop(exchange.answer(number));
+            let room = receiver.room as usize;
+            let acts = exchange.receive(receiver, room, true, Asked::is_over);
+            without.extend(carry_out(&exchange, acts));
+        }
     }
 
     /// Hands the next request to a receiver that waits for some nanoseconds.
     fn receive(self: &Arc<Self>, node: &Arc<Node<F>>, call: Incoming<P>, room: u32, time: Nanos) {
         let is_bounded = time > 0 && time < Nanos::MAX;
         let until = if is_bounded { node.fabric.host().now().saturating_add(time) } else { Nanos::MAX };
-        let receiver = Receiver { call, until };
+        let receiver = Receiver { call, room, until };
         self.change(|exchange| exchange.receive(receiver, room as usize, time > 0, Asked::is_over));
         if is_bounded {
             self.look_at(node, until);
@@ -252,11 +273,11 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
     ) {
         // An answer to nobody goes nowhere, as one whose caller's time is over.
         let answered = self.exchange().answer(number);
-        if let Some(caller) = answered.and_then(|asked| asked.answer.0) {
+        if let Some(caller) = answered.map(|asked| asked.answer) {
             match outcome {
-                Outcome::Result => caller.reply(bytes),
+                Outcome::Result => caller.relay(Ok(bytes)),
                 Outcome::Failed(code) => match ApplicationCode::new(code) {
-                    Some(code) => caller.fail(code, bytes),
+                    Some(code) => caller.fail(code, &bytes),
                     None => drop(caller),
                 },
                 Outcome::Refused(status) => match Status::from_wire(status) {

@@ -5,8 +5,9 @@ use dunlin_fabric::interpose::{Fault, FaultPlan, When};
 use dunlin_fabric::{Address, Fabric, Host, Link, Listener, Scheme, WithSources};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{Client, ClientConfig};
+use dunlin_tier::call::SERVICE_CALL;
 use dunlin_tier::message::{CALL, Refusal, Reply, Request, SLOW_CALL};
-use dunlin_tier::{LmrId, Name, NodeId};
+use dunlin_tier::{CallAnswer, CallHead, LmrId, Name, NodeId, Principal, RingPlace};
 use dunlin_tier_node::{JoinError, Spec, Tier, TierConfig};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -143,6 +144,77 @@ fn requests_that_no_node_sends_change_nothing() {
     region.read(0, &mut found).unwrap();
     assert!(found.iter().all(|byte| *byte == 7));
     assert_eq!(alice.free_memory(), (1 << 20) - 1024);
+}
+
+/// Calls whose payloads lie in memory that is not the caller's: no receiver gets them, and no byte is changed.
+#[test]
+fn ranges_of_rings_that_nobody_has_are_refused() {
+    let (alice, config, fabric) = node("rings");
+    let region = alice.malloc(8192, Spec::here()).unwrap();
+    region.write(0, &[7; 8192]).unwrap();
+    let settings = ClientConfig { token: b"secret".to_vec(), ..ClientConfig::default() };
+    let mut client = Client::connect(&fabric, &config.nodes[0].calls, settings).unwrap();
+    let mut ask =
+        |request: Request| Reply::parse(&client.call(SLOW_CALL, &request.encode()).unwrap()).unwrap();
+    let owner = LmrId { node: NodeId(1), slot: 5, generation: 9 };
+    let part = |length, least| Request::Ring { owner, length, least };
+    for (length, least) in [(0, 0), (1 << 20, 1 << 20), (u64::MAX, u64::MAX), (64, 65)] {
+        let full = Refusal::OutOfMemory { wanted: least };
+        assert_eq!(ask(part(length, least)), Reply::Refused(full), "{length} bytes, {least} at least");
+    }
+    let Reply::Allocated(layout) = ask(part(u64::MAX, 1)) else { panic!("an eighth of the memory") };
+    assert_eq!(layout.length(), 1 << 17);
+    let full = Reply::Refused(Refusal::OutOfMemory { wanted: 1 });
+    assert_eq!(ask(part(4096, 1)), full, "it has a part");
+    let other = LmrId { slot: 6, ..owner };
+    assert_eq!(ask(Request::Ring { owner: other, length: 4096, least: 1 }), full, "the share is used");
+
+    let calls = alice.register("s", 1).unwrap();
+    let server = std::thread::spawn(move || {
+        let mut buffer = [0; 8192];
+        loop {
+            let request = calls.receive(&mut buffer).unwrap();
+            match request.len() {
+                0 => return request.reply(&[]),
+                length => request.reply(&buffer[..length]),
+            }
+        }
+    });
+    let head = |ring| {
+        let (service, caller) = (Name::new("s").unwrap(), Principal::new("x").unwrap());
+        CallHead { service, function: 1, caller, is_one_way: false, ring }
+    };
+    let piece = layout.pieces()[0];
+    let right =
+        RingPlace { owner, extent: piece.extent, offset: piece.offset, request: Some(5000), room: 5000 };
+    let wrong = [
+        RingPlace { owner: other, ..right },
+        RingPlace { extent: 77, ..right },
+        RingPlace { offset: piece.offset + (1 << 17) - 4999, ..right },
+        RingPlace { offset: u64::MAX, ..right },
+        RingPlace { request: Some(4 << 20), ..right },
+    ];
+    for place in wrong {
+        let error = client.call(SERVICE_CALL, &head(Some(place)).encode(&[])).map(drop).unwrap_err();
+        assert_eq!(error.was_executed(), Some(false), "{place:?}: {error}");
+        // With the request in the message, the result has no place.
+        if place.request == right.request {
+            let place = RingPlace { request: None, ..place };
+            let message = head(Some(place)).encode(&[3; 5000]);
+            let result = client.call(SERVICE_CALL, &message).unwrap();
+            assert_eq!(CallAnswer::parse(&result), Ok(CallAnswer::Here(&[3; 5000])), "{place:?}");
+        }
+    }
+    let result = client.call(SERVICE_CALL, &head(Some(right)).encode(&[])).unwrap();
+    assert_eq!(CallAnswer::parse(&result), Ok(CallAnswer::InRing(5000)), "zeroes, as they lie in the ring");
+    drop(result);
+    let malformed = client.call(SERVICE_CALL, &head(Some(right)).encode(&[1])).map(drop).unwrap_err();
+    assert_eq!(malformed.was_executed(), Some(false), "{malformed}");
+    assert_eq!(&*client.call(SERVICE_CALL, &head(None).encode(&[])).unwrap(), b"");
+    server.join().unwrap();
+    let mut found = [0; 8192];
+    region.read(0, &mut found).unwrap();
+    assert!(found.iter().all(|byte| *byte == 7));
 }
 
 /// A node that gets no registration, whichever of them it is, does not start, says why, and leaves nothing: the next one

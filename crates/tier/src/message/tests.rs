@@ -85,6 +85,11 @@ fn request() -> impl Strategy<Value = Request> {
             length,
             piece
         }),
+        (id(), any::<u64>(), any::<u64>()).prop_map(|(owner, length, least)| Request::Ring {
+            owner,
+            length,
+            least
+        }),
         id().prop_map(|owner| Request::Release { owner }),
         (id(), rights(), node.clone(), principal())
             .prop_map(|(id, wanted, mapper, principal)| Request::Map { id, wanted, mapper, principal }),

@@ -1,0 +1,401 @@
+//! Payloads of calls in rings (LITE section 5.1): the calling node writes a long request into its ring at the serving node,
+//! by a path, as any operation on memory. The message of the call says where it lies. The receiver copies it from there
+//! into its buffer. A long result is put into the same range, and the calling node reads it into the caller's buffer.
+
+use crate::calling::{CallRequest, CallRoom};
+use crate::error::{OperationError, RequestError};
+use crate::item::{Item, Transfer};
+use crate::node::{Node, State};
+use crate::operate::Target;
+use crate::path::Stop;
+use crate::qos::Class;
+use dunlin_fabric::{Fabric, Host, Nanos, Work};
+use dunlin_tier::call::MAX_CALL;
+use dunlin_tier::message::{Refusal, Reply, Request};
+use dunlin_tier::ring::LONGEST_PART;
+use dunlin_tier::{Handle, Kind, Layout, LmrId, NodeId, Rights, Ring, RingPlace, RingRange};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Payloads of fewer bytes travel in the message: it has them as soon as the serving node hears of them.
+pub(crate) const FROM: usize = 4097;
+/// The part of a node's memory that the rings of all nodes there may have.
+const SHARE: u64 = 8;
+/// The time for which a node that has refused a part is not asked for another one, and for which one that has not answered
+/// in the time of a call is not, in nanoseconds.
+const ASK_AGAIN: Nanos = 1_000_000_000;
+const TRY_AGAIN: Nanos = 10_000_000;
+/// The time for a message at the node's end, connecting included, in nanoseconds.
+const AT_END: Nanos = 100_000_000;
+/// Bytes that are copied with the lock held.
+const COPY_AT_ONCE: usize = 64 << 10;
+
+/// The use of the ring that a node has at another one: [`Tier::ring`](crate::Tier::ring).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingUse {
+    /// The bytes of memory that it has at the other node.
+    pub length: u64,
+    /// Requests and results that have gone through it.
+    pub payloads: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A part of a ring: a region of the calling node, in one piece.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    id: LmrId,
+    handle: Handle,
+    extent: u16,
+    offset: u64,
+}
+
+#[derive(Debug, Default)]
+struct ToNode {
+    ring: Ring<Part>,
+    /// A result was long: calls with long buffers take a range for the next ones.
+    has_long_results: bool,
+    /// Requests and results that went through the ring, and their bytes.
+    payloads: u64,
+    bytes: u64,
+}
+
+/// The rings of a node, by the nodes that it calls.
+#[derive(Debug)]
+pub(crate) struct Rings(Vec<Mutex<ToNode>>);
+
+impl Rings {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Rings((0..nodes).map(|_| Mutex::default()).collect())
+    }
+
+    fn to(&self, node: NodeId) -> MutexGuard<'_, ToNode> {
+        self.0[usize::from(node.0)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the length of a result.
+    pub(crate) fn note_result(&self, node: NodeId, length: usize) {
+        if length >= FROM {
+            self.to(node).has_long_results = true;
+        }
+    }
+
+    /// Returns the use of the ring to a node.
+    pub(crate) fn used(&self, node: NodeId) -> RingUse {
+        let to = self.to(node);
+        RingUse { length: to.ring.length(), payloads: to.payloads, bytes: to.bytes }
+    }
+
+    fn count(&self, node: NodeId, bytes: usize) {
+        let mut to = self.to(node);
+        to.payloads += 1;
+        to.bytes += bytes as u64;
+    }
+}
+
+/// A call's range of a ring.
+#[derive(Debug)]
+#[must_use = "a range is left when its call has ended"]
+pub(crate) struct Placed {
+    to: NodeId,
+    range: RingRange,
+    part: Part,
+    /// The range as the serving node knows it.
+    pub(crate) place: RingPlace,
+}
+
+impl<F: Fabric> Node<F> {
+    /// Takes a range of the ring to a node for a call, if its request or its result is long, and writes a long request there.
+    /// `None` if the payloads travel in messages: they are short, or there is no room in the ring. `room` is the longest
+    /// result that the caller takes. Blocks until the request is written, or until `until`.
+    pub(crate) fn place_call(
+        &self,
+        to: NodeId,
+        class: &Class,
+        request: &mut CallRequest<'_, F>,
+        room: usize,
+        until: Nanos,
+    ) -> Option<Placed> {
+        let length = request.bytes().len();
+        let goes = length >= FROM;
+        let comes = room >= FROM && self.rings.to(to).has_long_results;
+        let room = room.min(MAX_CALL as usize);
+        let (range, part) = match (goes, comes) {
+            (false, false) => return None,
+            (true, false) => self.take_range(to, length, until)?,
+            (goes, true) => {
+                let both = self.take_range(to, length.max(room), until);
+                both.or_else(|| if goes { self.take_range(to, length, until) } else { None })?
+            }
+        };
+        let room = if room >= FROM { room.min(range.length as usize) } else { 0 };
+        let place = RingPlace {
+            owner: part.id,
+            extent: part.extent,
+            offset: part.offset + range.offset,
+            request: goes.then_some(length as u32),
+            room: room as u32,
+        };
+        let placed = Placed { to, range, part, place };
+        if !goes {
+            return Some(placed);
+        }
+        match self.write_range(&placed, class, request, until) {
+            Ok(()) => {
+                self.rings.count(to, length);
+                Some(placed)
+            }
+            Err(error) => {
+                tracing::debug!(target: "dunlin::tier", node = self.name_of(to), %error, "a request travels in its message");
+                // A late WRITE may change the range still.
+                self.leave_range(placed, false);
+                None
+            }
+        }
+    }
+
+    /// Takes a range; makes the ring longer if it has none.
+    fn take_range(&self, to: NodeId, length: usize, until: Nanos) -> Option<(RingRange, Part)> {
+        let (length, host) = (length as u64, self.fabric.host());
+        let wanted = {
+            let mut peer = self.rings.to(to);
+            match peer.ring.take(length) {
+                Some(taken) => return Some(taken),
+                None => peer.ring.grow(length, host.now())?,
+            }
+        };
+        let made = self.make_part(to, (wanted, length), until);
+        let mut peer = self.rings.to(to);
+        match made {
+            Ok(part) => peer.ring.grown(Ok(part)),
+            Err(error) => {
+                let is_refused = matches!(error, RequestError::Refused { .. });
+                let pause = if is_refused { ASK_AGAIN } else { TRY_AGAIN };
+                peer.ring.grown(Err(host.now().saturating_add(pause)));
+                drop(peer);
+                tracing::debug!(target: "dunlin::tier", node = self.name_of(to), %error, "the ring for calls stays as it is");
+                return None;
+            }
+        }
+        peer.ring.take(length)
+    }
+
+    /// Makes a part of a ring, a region at another node; returns it with its length: at most `wanted` and at least `least`
+    /// bytes.
+    fn make_part(
+        &self,
+        to: NodeId,
+        (wanted, least): (u64, u64),
+        until: Nanos,
+    ) -> Result<(Part, u64), RequestError> {
+        let refused = |source: Refusal| RequestError::Refused { node: self.config.node.clone(), source };
+        // As for any region: a store that is lost from here on is noticed.
+        self.know(&[to], until)?;
+        let id = self.state().directory.reserve().map_err(|error| refused(error.into()))?;
+        let ticket = match self.state().handles.begin_map() {
+            Ok(ticket) => ticket,
+            Err(error) => {
+                self.state().directory.forget(id);
+                return Err(error.into());
+            }
+        };
+        let made = match self.demand(to, Request::Ring { owner: id, length: wanted, least }, until) {
+            Ok(Reply::Allocated(layout)) if is_part(&layout, to, least..=wanted) => Ok(layout),
+            Ok(_) => Err(self.misfit(to)),
+            Err(error) => Err(error),
+        };
+        let finished = match made {
+            Ok(layout) => {
+                let (piece, length) = (layout.pieces()[0], layout.length());
+                let mut state = self.state();
+                state.directory.create(id, None, layout.clone(), self.principal.clone(), self.me);
+                let mapped = state.handles.finish_map(ticket, id, (&self.principal, Rights::ALL), layout);
+                mapped
+                    .map(|handle| (Part { id, handle, extent: piece.extent, offset: piece.offset }, length))
+                    .map_err(RequestError::from)
+            }
+            Err(error) => {
+                self.state().handles.abandon_map(ticket);
+                if matches!(error, RequestError::Refused { .. }) {
+                    self.state().directory.forget(id);
+                    return Err(error);
+                }
+                Err(error)
+            }
+        };
+        finished.inspect_err(|_| self.undo(id, &[to], until))
+    }
+
+    fn write_range(
+        &self,
+        Placed { to, range, part, .. }: &Placed,
+        class: &Class,
+        request: &mut CallRequest<'_, F>,
+        until: Nanos,
+    ) -> Result<(), OperationError> {
+        // The call counts its bytes.
+        let class = class.clone().without_limit();
+        let time = until.saturating_sub(self.fabric.host().now());
+        let target = Target { time: Some(time), ..Target::new(part.handle, &class) };
+        let at = (range.offset, request.bytes().len() as u64);
+        let loan;
+        let mut transfer = match request {
+            CallRequest::Bytes(bytes) => Transfer::Write(bytes),
+            CallRequest::Buffer(buffer, range) => {
+                loan = buffer.lend(self, range.clone())?;
+                Transfer::WriteFrom(loan.range().clone())
+            }
+        };
+        self.operate(target, Kind::Write, at, |path, layout, deadline| match path {
+            Some(path) => path.put(self, layout, (range.offset, transfer.reborrow()), deadline).map(Some),
+            None if *to != self.me => Ok(None),
+            None => {
+                let mut item = Item::new(layout, range.offset, transfer.reborrow());
+                item.copy_here(self);
+                item.error.map_or(Ok(Some(())), |error| Err(Stop::failed(error)))
+            }
+        })
+    }
+
+    /// Reads a result of `length` bytes that the serving node has put into a call's range. Blocks until `until` at most.
+    pub(crate) fn read_range(
+        &self,
+        Placed { to, range, part, .. }: &Placed,
+        class: &Class,
+        (into, length): (&mut CallRoom<'_, F>, usize),
+        until: Nanos,
+    ) -> Result<(), OperationError> {
+        let class = class.clone().without_limit();
+        let time = until.saturating_sub(self.fabric.host().now());
+        let target = Target { time: Some(time), ..Target::new(part.handle, &class) };
+        let loan;
+        let transfer = match into {
+            CallRoom::Nothing => return Ok(()),
+            CallRoom::Bytes(bytes) => Transfer::Read(&mut bytes[..length]),
+            CallRoom::Buffer(buffer, range) => {
+                loan = buffer.lend(self, range.start..range.start + length)?;
+                Transfer::ReadInto(loan.range().clone())
+            }
+        };
+        self.transfer(target, range.offset, transfer)?;
+        self.rings.note_result(*to, length);
+        self.rings.count(*to, length);
+        Ok(())
+    }
+
+    /// Leaves the range of a call that has ended. `is_certain` says that the serving node does not use it any more.
+    pub(crate) fn leave_range(&self, Placed { to, range, .. }: Placed, is_certain: bool) {
+        let ring = &mut self.rings.to(to).ring;
+        let back = if is_certain { ring.give(range) } else { ring.lose(range) };
+        if let Some(part) = back {
+            self.unmap(part.handle);
+        }
+    }
+
+    /// Gives the memory of all rings back, at the end of the node: nobody calls any more.
+    pub(crate) fn end_rings(&self) {
+        for peer in 0..self.rings.0.len() as u16 {
+            let to = NodeId(peer);
+            let parts = self.rings.to(to).ring.give_up();
+            if to == self.me || self.roster.dead_in(to).is_some() {
+                continue;
+            }
+            for part in parts {
+                let until = self.fabric.host().now().saturating_add(AT_END);
+                if let Err(error) = self.ask(to, Request::Release { owner: part.id }, until) {
+                    tracing::debug!(target: "dunlin::tier", node = self.name_of(to), %error, "a node keeps memory of a ring");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Allocates a part of another node's ring, in one piece of at most `length` bytes and at least `least`.
+    pub(crate) fn allocate_part(&self, owner: LmrId, length: u64, least: u64) -> Result<Layout, Refusal> {
+        let full = Refusal::OutOfMemory { wanted: least };
+        let length = {
+            let mut state = self.state();
+            let room = (self.arena.length() / SHARE).saturating_sub(state.rings.values().sum());
+            let most = length.min(room).min(LONGEST_PART);
+            let length = most.checked_ilog2().map_or(0, |bits| 1 << bits);
+            if length == 0 || length < least || state.rings.contains_key(&owner) {
+                return Err(full);
+            }
+            state.rings.insert(owner, length);
+            length
+        };
+        let made = self.allocate(None, owner, length, length as u32);
+        made.inspect_err(|_| _ = self.state().rings.remove(&owner))
+    }
+}
+
+/// Returns whether memory that a node has given is one piece there.
+fn is_part(layout: &Layout, to: NodeId, lengths: std::ops::RangeInclusive<u64>) -> bool {
+    layout.pieces().len() == 1 && layout.nodes() == [to] && lengths.contains(&layout.length())
+}
+
+/// A range of another node's ring in the memory of this one.
+#[derive(Debug)]
+pub(crate) struct RingMemory<F: Fabric> {
+    node: Weak<Node<F>>,
+    place: RingPlace,
+}
+
+impl<F: Fabric> Clone for RingMemory<F> {
+    fn clone(&self) -> Self {
+        RingMemory { node: Weak::clone(&self.node), place: self.place }
+    }
+}
+
+impl<F: Fabric> RingMemory<F> {
+    pub(crate) fn new(node: &Arc<Node<F>>, place: RingPlace) -> Self {
+        RingMemory { node: Arc::downgrade(node), place }
+    }
+
+    /// Returns the longest result that may be put here, in bytes.
+    pub(crate) fn room(&self) -> usize {
+        self.place.room as usize
+    }
+
+    fn owns(&self, state: &State, at: u64, length: u64) -> bool {
+        let RingPlace { owner, extent, offset, .. } = self.place;
+        offset.checked_add(at).is_some_and(|offset| state.space.owns(owner, extent, offset, length))
+    }
+
+    /// Returns whether the caller has the memory of a request of this length.
+    pub(crate) fn holds(&self, length: usize) -> bool {
+        self.node.upgrade().is_some_and(|node| self.owns(&node.state(), 0, length as u64))
+    }
+
+    /// Copies the request out; returns `false` if the memory is not the caller's any more. Without the lock: the id of a
+    /// region is never used again, so memory that belongs to it afterwards did so all the time.
+    pub(crate) fn copy_out(&self, into: &mut [u8]) -> bool {
+        let Some(node) = self.node.upgrade() else { return false };
+        let length = into.len() as u64;
+        let Some((memory, start)) = node.arena.range(self.place.extent, self.place.offset, length) else {
+            return false;
+        };
+        if !self.owns(&node.state(), 0, length) {
+            return false;
+        }
+        memory.copy_out(start, into);
+        node.fabric.host().charge(Work::CopyBytes, into.len() as u32);
+        self.owns(&node.state(), 0, length)
+    }
+
+    /// Copies a result in; returns `false` if the memory is not the caller's any more. Each part is copied with the lock
+    /// held, so a late result changes no byte of another region.
+    pub(crate) fn copy_in(&self, from: &[u8]) -> bool {
+        let Some(node) = self.node.upgrade() else { return false };
+        let place = node.arena.range(self.place.extent, self.place.offset, from.len() as u64);
+        let Some((memory, start)) = place.filter(|_| from.len() <= self.room()) else { return false };
+        for (part, at) in from.chunks(COPY_AT_ONCE).zip((0..).step_by(COPY_AT_ONCE)) {
+            let state = node.state();
+            if !self.owns(&state, at as u64, part.len() as u64) {
+                return false;
+            }
+            memory.copy_in(start + at, part);
+        }
+        node.fabric.host().charge(Work::CopyBytes, from.len() as u32);
+        true
+    }
+}

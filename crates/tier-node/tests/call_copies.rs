@@ -1,0 +1,180 @@
+//! Golden counts of the copies of a call's payloads (LITE section 5.1): from the caller's buffer into the memory that the
+//! WRITE takes them from, and from the ring into the receiver's buffer; the same for the result. No payload is copied
+//! into memory of the allocator, and each crosses the network once, over a queue pair of a path.
+
+#![allow(missing_docs)]
+
+use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
+use dunlin_fabric::{
+    Data, Fabric, Link, Operation, PostError, QueuePairId, Scheme, ThreadDomain, WorkRequest,
+};
+use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use dunlin_tier_node::{Peer, RequestError, Tier, TierConfig};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+/// An allocation of at least this many bytes may be a copy of a payload.
+const LONG: usize = 64 << 10;
+
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+/// Bytes of posted requests, by their local side: copied into a buffer of the poster before, read into one, and others.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
+static READ: AtomicU64 = AtomicU64::new(0);
+static OTHER: AtomicU64 = AtomicU64::new(0);
+/// From or into memory of the application.
+static IN_PLACE: AtomicU64 = AtomicU64::new(0);
+
+fn count(layout: Layout) {
+    if layout.size() >= LONG {
+        ALLOCATED.fetch_add(layout.size() as u64, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call goes to the system allocator unchanged; only counters are added.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout);
+        // SAFETY: the caller keeps the contract of `alloc`, which is the system allocator's too.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above; `pointer` came from the system allocator, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[derive(Clone, Copy, Debug)]
+struct Watch;
+
+impl<F: Fabric> Hooks<F> for Watch {
+    type Domain = Self;
+    type Link = Self;
+
+    fn domain_hooks(&self) -> Self {
+        Watch
+    }
+
+    fn link_hooks(&self) -> Self {
+        Watch
+    }
+}
+
+impl<L: Link> LinkHooks<L> for Watch {}
+
+impl<D: ThreadDomain> DomainHooks<D> for Watch {
+    fn post(
+        &mut self,
+        inner: &mut D,
+        queue_pair: QueuePairId,
+        request: WorkRequest<'_, D::Memory>,
+    ) -> Result<(), PostError> {
+        let (counter, bytes) = match &request.operation {
+            Operation::Write { data: Data::Buffer(buffer), .. } => (&WRITTEN, buffer.len()),
+            Operation::Read { from, .. } => (&READ, from.length as usize),
+            Operation::Write { data: Data::Inline(parts), .. } => {
+                (&OTHER, parts.iter().map(|part| part.len()).sum())
+            }
+            Operation::Write { data: Data::Region(range), .. } | Operation::ReadInto { into: range, .. } => {
+                (&IN_PLACE, range.length())
+            }
+            _ => (&OTHER, LONG),
+        };
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+        inner.post(queue_pair, request)
+    }
+}
+
+const MEBI: usize = 1 << 20;
+const CALLS: usize = 50;
+
+fn start(tag: &str, name: &str) -> Tier<Interposed<ShmFabric, Watch>> {
+    let peer = |name: &str| {
+        let mut peer = Peer::named(Scheme::Shm, &format!("{tag}-{name}")).unwrap();
+        peer.name = name.to_owned();
+        peer
+    };
+    let config = TierConfig { paths: 2, ..TierConfig::new(["alice", "bob"].map(peer).to_vec(), name) };
+    let fabric = Interposed::with_hooks(ShmFabric::new(ShmConfig::default()).unwrap(), Watch);
+    Tier::within(&fabric, config).unwrap()
+}
+
+/// The counts of some calls: allocated in long pieces, staged for WRITEs, READ, in place, others.
+fn counts(run: impl FnOnce()) -> [u64; 5] {
+    let counters = [&ALLOCATED, &WRITTEN, &READ, &IN_PLACE, &OTHER];
+    let before = counters.map(|counter| counter.load(Ordering::Relaxed));
+    run();
+    let now = counters.map(|counter| counter.load(Ordering::Relaxed));
+    std::array::from_fn(|at| now[at] - before[at])
+}
+
+#[test]
+fn a_payload_is_copied_once_at_each_end() {
+    let tag = format!("copies-{}", std::process::id());
+    let (alice, bob) = (start(&tag, "alice"), start(&tag, "bob"));
+    let calls = bob.register("long", 1).unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut buffer, result) = (vec![0; MEBI], vec![2; MEBI]);
+        loop {
+            let request = calls.receive(&mut buffer).unwrap();
+            match (request.len(), buffer[0]) {
+                (0, _) => return request.reply(&[]),
+                (_, 0) => request.reply(&[]),
+                (_, _) => request.reply(&result),
+            }
+        }
+    });
+    let (mut request, mut answer) = (vec![1; MEBI], vec![0; MEBI]);
+    let mut call = |first: u8, length: usize, expected: usize| {
+        request[0] = first;
+        assert_eq!(alice.call("bob", "long", 1, &request[..length], &mut answer).unwrap(), expected);
+    };
+    // The first ones make the ring, and the memory of clients and servers.
+    (0..5).for_each(|_| call(1, MEBI, MEBI));
+    let bytes = (CALLS * MEBI) as u64;
+    let small = |count: u64| count < bytes / 1000;
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call(0, MEBI, 0)));
+    assert_eq!((allocated, written, read, in_place), (0, bytes, 0, 0), "long requests");
+    assert!(small(other), "{other} bytes in messages");
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call(1, 8, MEBI)));
+    assert_eq!((allocated, written, read, in_place), (0, 0, bytes, 0), "long results");
+    assert!(small(other), "{other} bytes in messages");
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call(1, MEBI, MEBI)));
+    assert_eq!((allocated, written, read, in_place), (0, bytes, bytes, 0), "both");
+    assert!(small(other), "{other} bytes in messages");
+    // From and into buffers: the only copies are those of the receiver and of the server's result.
+    let (mut from, mut into) = (alice.buffer(2 * MEBI).unwrap(), alice.buffer(MEBI).unwrap());
+    from[7] = 1;
+    let time = std::time::Duration::from_secs(5);
+    let mut call = || {
+        let to = ("bob", &b"long"[..], 1);
+        let got = alice.call_in_place(time, to, (&mut from, 7..7 + MEBI), (&mut into, ..)).unwrap();
+        assert_eq!((got, into[0], into[MEBI - 1]), (MEBI, 2, 2));
+        into.fill(0);
+    };
+    call();
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call()));
+    assert_eq!((allocated, written, read, in_place), (0, 0, 0, 2 * bytes), "in place");
+    assert!(small(other), "{other} bytes in messages");
+    let outside = alice.call_in_place(time, ("bob", b"long", 1), (&mut from, ..), (&mut into, ..MEBI + 1));
+    assert!(matches!(outside, Err(RequestError::Buffer(_))), "{outside:?}");
+    let outside = bob.call_in_place(time, ("bob", b"long", 1), (&mut from, ..9), (&mut into, ..));
+    assert!(matches!(outside, Err(RequestError::Buffer(_))), "{outside:?}");
+    // Short ones travel in messages.
+    from[7] = 0;
+    let to = ("bob", &b"long"[..], 1);
+    assert_eq!(alice.call_in_place(time, to, (&mut from, 7..8), (&mut into, ..0)).unwrap(), 0);
+    assert_eq!(alice.call("bob", "long", 1, &[], &mut []).unwrap(), 0);
+    server.join().unwrap();
+}
