@@ -14,7 +14,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
         "size_bytes",
     ],
     "The service is hinted perf_goal = latency, concurrency = 1, and polling = busy as in the paper's table; the other protocols are the same hints with the protocol named, so \
-     all poll busily. Requests and results are of one size. What Thrift's encoding takes is not in it: it is the same for all.",
+     all poll busily. Requests and results are of one size. The cost of Thrift's encoding is not in it: it is the same for all.",
     runs,
     points,
 );

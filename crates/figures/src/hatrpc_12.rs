@@ -23,7 +23,7 @@ pub(super) const LARGE: Figure = Figure::predicted(
 
 const NOTES: &str = "The service is hinted perf_goal = throughput, payload_size and concurrency, and polling = busy where the paper's table has it; the other protocols are the same hints with \
     the protocol named, so all wait in the same way at one place. Clients on nine hosts, a server thread for each, 28 cores on every host. No \
-    NUMA. Calls count for as long as in hatrpc-5. What Thrift's encoding takes is not in it.";
+    NUMA. Calls count for as long as in hatrpc-5. The cost of Thrift's encoding is not in it.";
 
 fn runs(bytes: u32, effort: Effort) -> Vec<Run> {
     let clients: &[u32] = match effort {

@@ -21,8 +21,8 @@ pub(super) const FIGURE: Figure = Figure::predicted(
     "16 server threads, 35 clients with one operation at a time, uniform keys. 20 Gb/s is the profile rf-rpc-20g, with five client machines. \
      Pilaf-style is a cuckoo table three quarters full whose GETs READ entries and values with checksums, one READ after the other; its \
      PUTs are SENDs. FaRM-style is a hopscotch table whose GETs READ a neighbourhood of 8 slots of 64 bytes, values included; its PUTs are WRITEs. \
-     Both are the store's own (`kv/bypass`), with 20 000 items, so that no translation of addresses is missed. What a PUT takes of the \
-     server's processor, or a checksum of the client's, is not charged. Of the paper's numbers, Pilaf's 3.5 is computed by it from READ rates, its 1.3 was measured \
+     Both are the store's own (`kv/bypass`), with 20 000 items, so that no translation of addresses is missed. The time that a PUT takes at the \
+     server's processor, or a checksum at the client's, is not charged. Of the paper's numbers, Pilaf's 3.5 is computed by it from READ rates, its 1.3 was measured \
      by others on their machines, and FaRM's 8 is a twentieth of what 20 machines do that are servers and clients at once.",
     runs,
     points,

@@ -17,7 +17,7 @@ pub(super) const FIGURE: Figure = Figure::predicted(
         "process_time_us",
     ],
     "As rf-rpc-9, with results of 32 and of 600 bytes. 'Chosen': by the enumeration and fetched at once, as in the paper; 'by default': as clients \
-     do if nothing is said, measured when they have found their way, after 25 to 100 ms. What the tuner chooses from are the rates of the model's \
+     do if nothing is said, measured when they have found their way, after 25 to 100 ms. The tuner chooses by the rates of the model's \
      own NIC.",
     runs,
     points,

@@ -61,9 +61,9 @@ pub enum Extra {
     None,
     /// The wait for the two lines of a handle, where the handles fill more than the core's cache.
     HandleLines,
-    /// What LITE's paper states for calls in the kernel: mapping and checks.
+    /// The costs that LITE's paper states for calls in the kernel: mapping and checks.
     Kernel,
-    /// What LITE's paper states for calls from user space: mapping and checks, and crossings.
+    /// The costs that LITE's paper states for calls from user space: mapping and checks, and crossings.
     User,
 }
 

@@ -179,7 +179,7 @@ pub struct Calls<P: Fabric = ShmFabric> {
     connections: Connections<P>,
 }
 
-/// What [`Handed`] holds, without its bytes.
+/// The fields of [`Handed`] without its bytes.
 #[derive(Debug)]
 struct Received {
     number: u64,

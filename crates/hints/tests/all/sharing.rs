@@ -184,7 +184,7 @@ fn the_servers_hint_has_no_effect_and_says_so() {
     assert_eq!((sharing(&both), said(&both).len()), (Sharing::Combined, 1));
 }
 
-/// What [`Plan::check`] refuses is an error with its reason and place, and never another sharing.
+/// A plan that [`Plan::check`] refuses is an error with its reason and place; no other sharing replaces it.
 #[test]
 fn a_sharing_that_cannot_run_is_refused() {
     let grouped = FunctionHints {

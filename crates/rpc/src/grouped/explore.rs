@@ -395,7 +395,7 @@ impl World {
     }
 }
 
-/// What an exploration has seen.
+/// The states and steps that an exploration has seen.
 #[derive(Debug, Default)]
 struct Seen {
     found: BTreeSet<Found>,

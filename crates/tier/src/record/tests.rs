@@ -374,7 +374,7 @@ fn a_new_keeper_maps_nothing_until_the_others_say_that_it_is_one() {
     let map = |other: &mut Directory| other.map(id, &principal("alice"), Rights::READ, NodeId(3));
     assert_eq!(other.standing(id), Some(Standing::New));
     assert_eq!(map(&mut other), Err(RecordError::Unsettled));
-    // What told it may be late, as may a later version, or the death of the first keeper.
+    // The message that told it may be late, and so may a later version, or the death of the first keeper.
     other.adopt(id, &first.record_for(id).unwrap(), 0).unwrap();
     assert_eq!(other.lose(&BTreeSet::from([NodeId(1)]), 0), []);
     other.doubt();
