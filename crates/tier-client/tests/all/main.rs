@@ -22,5 +22,6 @@ mod processes;
 mod publish;
 mod service;
 mod services;
+mod tokens;
 mod turns;
 mod users;
