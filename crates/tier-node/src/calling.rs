@@ -242,7 +242,7 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<usize, RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
-        let bytes = encode_call(&Name::new(service)?, function, self.caller(), false, request)?;
+        let bytes = encode_call(&self.open_name(service)?, function, self.caller(), false, request)?;
         this.call_service((to, self.class()), &bytes, until, |result| match answer.get_mut(..result.len()) {
             Some(place) => {
                 place.copy_from_slice(result);
@@ -263,7 +263,7 @@ impl<F: Fabric> Tier<F> {
         request: &[u8],
     ) -> Result<(), RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
-        let bytes = encode_call(&Name::new(service)?, function, self.caller(), true, request)?;
+        let bytes = encode_call(&self.open_name(service)?, function, self.caller(), true, request)?;
         this.call_service((to, self.class()), &bytes, this.until(), |_| Ok(()))
     }
 
@@ -297,7 +297,7 @@ impl<F: Fabric> Tier<F> {
         let this = self.node();
         let mut encoded = Vec::with_capacity(calls.len());
         for EachCall { node, service, function, request } in calls {
-            let bytes = encode_call(&Name::new(service)?, *function, self.caller(), false, request)?;
+            let bytes = encode_call(&self.open_name(service)?, *function, self.caller(), false, request)?;
             encoded.push((self.numbered(node)?, bytes));
         }
         let (host, class) = (this.fabric.host(), self.class());
@@ -334,7 +334,7 @@ impl<F: Fabric> Tier<F> {
     /// [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn servers(&self, service: impl AsRef<[u8]>) -> Result<Vec<String>, RequestError> {
         let this = self.node();
-        let found = this.find_servers(&Name::new(service)?, this.config.timeout);
+        let found = this.find_servers(&self.open_name(service)?, this.config.timeout);
         Ok(found.into_iter().map(|node| this.name_of(node)).collect())
     }
 }

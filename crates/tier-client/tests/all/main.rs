@@ -17,6 +17,7 @@ mod locks;
 mod membership;
 mod moves;
 mod operator;
+mod owners;
 mod priorities;
 mod processes;
 mod publish;

@@ -15,15 +15,16 @@ use std::time::Duration;
 
 const TOKENS: &str = "TIER_TEST_TOKENS";
 const TAG: &str = "TIER_TEST_TAG";
-const ALICE: &str = "the-secret-token-of-alice";
-const BOB: &str = "the-secret-token-of-bob";
+pub(crate) const ALICE: &str = "the-secret-token-of-alice";
+pub(crate) const BOB: &str = "the-secret-token-of-bob";
 
-fn known(settings: &mut ProcessConfig) {
+/// Tokens of alice and bob.
+pub(crate) fn known(settings: &mut ProcessConfig) {
     settings.tokens.add(ALICE.as_bytes(), "alice").unwrap();
     settings.tokens.add(BOB.as_bytes(), "bob").unwrap();
 }
 
-fn attach_by(node: &Serving, token: &[u8]) -> Result<Tier, AttachError> {
+pub(crate) fn attach_by(node: &Serving, token: &[u8]) -> Result<Tier, AttachError> {
     let token = Token(token.to_vec());
     let config = AttachConfig { timeout: HANG, token, ..AttachConfig::new(node.address.clone()) };
     Tier::attach_with(&fabric(), config)

@@ -8,8 +8,8 @@ use crate::forward::Link;
 use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, PeerIdentity, nanos};
 use dunlin_rpc::{
-    CallError, Cause, ConnectionObserver, Incoming, NotAdmitted, ServeError, Server, ServerBuilder, ServerConfig, Status, Token,
-    Taker,
+    CallError, Cause, ConnectionObserver, Incoming, NotAdmitted, ServeError, Server, ServerBuilder,
+    ServerConfig, Status, Taker, Token,
 };
 use dunlin_tier::call::MAX_CALL;
 use dunlin_tier::message::{CALL, Reply, Request};
@@ -287,6 +287,9 @@ impl<F: Fabric, P: Fabric> ConnectionObserver for Desk<F, P> {
         let service = Name::new(service).map_err(|error| error.to_string())?;
         let unknown = "the kernel does not say which user this process belongs to";
         let tier = gateway.registry.acting_for(peer, named.as_ref()).map_err(|_| unknown.to_owned())?;
+        if !service.is_open_to(tier.caller()) {
+            return Err(NotAdmitted::Unauthorised(format!("{service} belongs to another principal")));
+        }
         gateway.registry.admit_caller(peer)?;
         let caller = Arc::new(Caller { peer: peer.clone(), service, node, tier });
         gateway.callers.write().unwrap_or_else(PoisonError::into_inner).insert(session, caller);
