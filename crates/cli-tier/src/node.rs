@@ -19,8 +19,8 @@ use dunlin_command::{arguments, child, progress};
 use dunlin_report::Unit;
 use dunlin_tier_client::{Rights, default_address};
 use dunlin_tier_node::{
-    DirectoryConfig, DirectoryServer, MemorySource, Peer, ProcessConfig, ProcessServer, Progress, Tier,
-    TierConfig,
+    DirectoryConfig, DirectoryServer, MemorySource, Peer, PrincipalTokens, ProcessConfig, ProcessServer,
+    Progress, Tier, TierConfig, read_secret,
 };
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -90,7 +90,9 @@ The next port (shm: NAME-memory) is that of the node's memory; a third word in t
 With auto:HOST:PORT in all lines, a node asks those that run for their fabric and takes it; the first one takes shared
 memory if all are on its host, else RDMA, else libfabric. The three ports behind PORT are those of the fabric.
 Processes of this host attach over shared memory. The kernel says which user a process belongs to; its principal is
-user-UID, or the name that --user gives. Nodes believe each other: only nodes with the same --token-file join.
+user-UID, or the name that --user gives. A process that presents a token of the file of --principals acts for the
+principal of that line in place of its user; tokens have 16 to 255 bytes, and unknown ones are refused.
+Nodes believe each other: only nodes with the same --token-file join.
 On Ctrl-C or SIGTERM the node ends and exits with status 0; regions in its memory end with it. A second signal ends it
 at once. With --keeper, a process of dunlin node keep has the memory: regions and handles go on with the next life.
 
@@ -99,6 +101,7 @@ Examples:
   dunlin node run --listen rdma:10.0.0.1:7100 --peers nodes.txt --memory 8GiB
   dunlin node run --listen rdma:0.0.0.0:7100 --peers nodes.txt --name node-1 --allow-anyone --user 1000=alice
   dunlin node run --listen auto:0.0.0.0:7100 --peers nodes.txt --memory 8GiB
+  dunlin node run --principals principals --allow-anyone
   dunlin node run --paths 4 --user 1000=alice --share alice=4 --share '*=1,low,bytes=1GiB'
 
 With --directory in place of --peers, nodes come and go: the directory tells each of them of the others. The address of
@@ -184,6 +187,10 @@ struct RunArguments {
     /// Call the user with this id by this name, as a principal; may be repeated
     #[arg(long, value_name = "UID=NAME", value_parser = user)]
     user: Vec<(u32, String)>,
+    /// File with tokens and the principals that they name, TOKEN NAME in each line, for processes that present one
+    /// (dunlin tier --token-file); no other user may read it
+    #[arg(long, value_name = "FILE")]
+    principals: Option<PathBuf>,
     /// File with the token that all nodes of the list know; no other user may read it
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -290,19 +297,7 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
 /// Reads the token that all nodes know, or another secret. A file that other users may read is refused, as ssh refuses a
 /// key.
 pub(crate) fn secret(path: &PathBuf) -> Result<Vec<u8>, Failure> {
-    let (file, bytes) = (path.display(), read(path)?);
-    let about =
-        std::fs::metadata(path).map_err(|error| Failure::new(format!("cannot read {file}: {error}")))?;
-    if about.is_file() && about.mode() & 0o077 != 0 {
-        let others = format!("other users may read {file}, which has a secret");
-        return Err(Failure::new(others).help(format!("chmod 600 {file}")));
-    }
-    let secret = bytes.trim_ascii().to_vec();
-    if secret.is_empty() {
-        let empty = format!("{file} is empty");
-        return Err(Failure::new(empty).help("write the secret into it, or leave the option out"));
-    }
-    Ok(secret)
+    read_secret(path).map_err(Failure::new)
 }
 
 impl RunArguments {
@@ -455,6 +450,11 @@ fn serve_on<F: Fabric>(
     arguments: &RunArguments,
     (taken, interrupt): (Option<String>, &Interrupt),
 ) -> Result<ExitCode, Failure> {
+    let tokens = match &arguments.principals {
+        Some(path) => PrincipalTokens::parse(&secret(path)?)
+            .map_err(|error| Failure::new(error).context(path.display().to_string()))?,
+        None => PrincipalTokens::default(),
+    };
     let attach = match &arguments.attach {
         Some(address) => address.clone(),
         None => default_address().map_err(Failure::new)?,
@@ -477,6 +477,7 @@ fn serve_on<F: Fabric>(
         })?
     };
     let settings = ProcessConfig {
+        tokens,
         users: arguments.user.iter().cloned().collect(),
         operators: vec![0, own_user()?],
         ..ProcessConfig::new(attach.clone())

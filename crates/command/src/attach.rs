@@ -4,7 +4,8 @@ use crate::output::Failure;
 use clap::Args;
 use dunlin::Address;
 use dunlin::errors::{ConnectError, DialError};
-use dunlin_tier_client::{AttachConfig, AttachError, Priority, Tier, default_address};
+use dunlin_tier_client::{AttachConfig, AttachError, Priority, Tier, Token, default_address, read_secret};
+use std::path::PathBuf;
 
 /// Options that select the node of this host.
 #[derive(Args, Clone, Debug)]
@@ -12,6 +13,10 @@ pub struct AttachArguments {
     /// Address at which the node serves processes [default: DUNLIN_NODE, or shm:dunlin-node-UID]
     #[arg(long, value_name = "ADDRESS")]
     node: Option<Address>,
+    /// File with the token that names your principal at the node; no other user may read it [default: that which
+    /// DUNLIN_NODE_TOKEN_FILE names, if it is set; else your user is the principal]
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// The option for the priority of a command at the node of this host.
@@ -43,7 +48,12 @@ impl AttachArguments {
             Some(address) => address.clone(),
             None => default_address().map_err(AttachError::from).map_err(attach_failure)?,
         };
-        let config = AttachConfig { program: "dunlin".to_owned(), priority, ..AttachConfig::new(address) };
+        let token = match &self.token_file {
+            Some(path) => Token(read_secret(path).map_err(Failure::new)?),
+            None => Token::default(),
+        };
+        let program = "dunlin".to_owned();
+        let config = AttachConfig { program, priority, token, ..AttachConfig::new(address) };
         Tier::attach_with(&crate::shared_memory()?, config).map_err(attach_failure)
     }
 }
@@ -55,6 +65,9 @@ fn attach_failure(error: AttachError) -> Failure {
         }
         AttachError::Connect(ConnectError::Dial(DialError::Permission { .. })) => {
             Some("run both as the same user, or start the node with --allow-anyone")
+        }
+        AttachError::Unauthorised(_) => {
+            Some("give --token-file a token that the node has in the file of its --principals")
         }
         _ => None,
     };

@@ -268,6 +268,11 @@ const VARIABLES: [(&str, &str, &str); 16] = [
         "processes that attach to a node of the memory tier, and `dunlin node run`",
         "the address at which the node serves processes; default: `shm:dunlin-node-UID`",
     ),
+    (
+        "DUNLIN_NODE_TOKEN_FILE",
+        "processes that attach to a node of the memory tier, and clients of `node:` addresses",
+        "the file with the token that names the principal of the process; default: none, so that its user is the principal",
+    ),
     ("DUNLIN_COMMIT", "the build", "the commit that reports name, for builds outside of a checkout"),
     (
         "DUNLIN_CONFORMANCE_SECOND_BY",

@@ -367,6 +367,9 @@ pub enum ConnectError {
     /// The server refused the connection.
     #[error("the server refused the connection: {0}")]
     Refused(String),
+    /// The server does not accept the token of this client. The text says why.
+    #[error("the server does not accept this client: {0}; look at the token")]
+    Unauthorised(String),
     /// A queue pair could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
@@ -407,6 +410,7 @@ impl ConnectError {
             | ConnectError::OtherService(_)
             | ConnectError::OtherProcess { .. }
             | ConnectError::Refused(_)
+            | ConnectError::Unauthorised(_)
             | ConnectError::Create(_)
             | ConnectError::Register(_)
             | ConnectError::Grant(_) => false,

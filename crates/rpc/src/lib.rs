@@ -32,6 +32,7 @@ pub use client::{
     ClientConfig, CreditRenewal, MemoryCall, Ready, RemoteRegion, RunningPlan, RunsIn, WaitsAs,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
+pub use dunlin_wire::handshake::Token;
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, MemoryError, ServeError};
 pub use path::half::hybrid::{FunctionTuning, Tuning};
@@ -45,6 +46,8 @@ pub use server::{
     QueuePairUse, RequestPool, RunningSlice, SLOW_HANDLER, Server, ServerBuilder, ServerConfig, Started,
     Taker, Worker,
 };
-pub use service::{ConnectionObserver, FunctionMode, PoolService, Reply, ReplyTooLarge, Request, Service};
+pub use service::{
+    ConnectionObserver, FunctionMode, NotAdmitted, PoolService, Reply, ReplyTooLarge, Request, Service,
+};
 pub use share::{Client, FillingRequest, LargeRequest, Response, Within};
 pub use tune::{batch::BatchRule, response_mode::ResponseMode, shared::FetchChoice, wait::FirstRead};

@@ -2,6 +2,7 @@
 
 use crate::path::pipelined::PayloadWriter;
 use dunlin_fabric::{Clock, Nanos, PeerIdentity};
+use dunlin_wire::handshake::Token;
 use dunlin_wire::{Status, copy_bytes};
 use std::time::Duration;
 use thiserror::Error;
@@ -274,12 +275,37 @@ impl<S: Fn(&Request<'_>, &mut Reply<'_>) -> Result<(), Status> + Send + Sync + '
 /// must not block.
 pub trait ConnectionObserver: Send + Sync + 'static {
     /// A client asks to connect, and its hello is acceptable. `peer` is the identity as the operating system reports
-    /// it, and not as the client names itself. `service` is the service that it asks for; empty for any. No call of the session precedes this. An error refuses the connection;
-    /// the client hears the text, and `closed` is not called.
-    fn opened(&self, session: u64, peer: &PeerIdentity, service: &str) -> Result<(), String>;
+    /// it, and not as the client names itself. `service` is the service that it asks for; empty for any. `token` is what the
+    /// client presents, empty for none; a server with [`ServerConfig::token`](crate::ServerConfig::token) has compared it
+    /// already. No call of the session precedes this. An error refuses the connection, and `closed` is not called.
+    fn opened(
+        &self,
+        session: u64,
+        peer: &PeerIdentity,
+        service: &str,
+        token: &Token,
+    ) -> Result<(), NotAdmitted>;
 
     /// The connection has ended. Calls of the session that have begun may still run.
     fn closed(&self, session: u64);
+}
+
+/// The reason why a [`ConnectionObserver`] refuses a connection. The client gets the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotAdmitted {
+    /// There are enough connections, or the observer cannot serve this one: the client fails with
+    /// [`ConnectError::Refused`](crate::ConnectError::Refused).
+    Refused(String),
+    /// The token is not one of those that the observer knows: the client fails with
+    /// [`ConnectError::Unauthorised`](crate::ConnectError::Unauthorised).
+    Unauthorised(String),
+}
+
+impl From<String> for NotAdmitted {
+    fn from(text: String) -> NotAdmitted {
+        NotAdmitted::Refused(text)
+    }
 }
 
 /// The place where a function runs.

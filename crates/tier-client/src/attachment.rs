@@ -4,7 +4,7 @@ use crate::direct::Lines;
 use crate::waiting::Waiting;
 use dunlin_fabric::{Address, AddressError, Capabilities, Fabric, Host, Nanos, Scheme, nanos};
 use dunlin_rpc::plan::{CompletionMode, Plan, RequestHalf, ResponseHalf};
-use dunlin_rpc::{BackoffConfig, CallError, Client, ClientConfig, ConnectError};
+use dunlin_rpc::{BackoffConfig, CallError, Client, ClientConfig, ConnectError, Token};
 use dunlin_tier::Priority;
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
 use dunlin_tier::message::Malformed;
@@ -12,11 +12,11 @@ use dunlin_tier::process::lock::LockingRequest;
 use dunlin_tier::process::service::{INVOKE, INVOKE_REFUSED, NOTHING, RECEIVE, ServiceRequest};
 use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, NODE_VARIABLE, Problem, ProcessRequest, REFUSED, SERVICE, Secret,
-    default_name, gateway_name,
+    TOKEN_VARIABLE, default_name, gateway_name,
 };
 use dunlin_tier::qos::QosError;
 use dunlin_tier_node::pool::{Pool, Taken};
-use dunlin_tier_node::{OperationError, RequestError};
+use dunlin_tier_node::{OperationError, RequestError, SecretError, read_secret};
 use std::ops::Deref;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -48,6 +48,10 @@ pub struct AttachConfig {
     /// The priority of this process (LITE section 6.2): that of its handles and calls without one of their own. Default:
     /// the highest one that the share of its principal permits.
     pub priority: Option<Priority>,
+    /// The token that names the principal of this process at the node. Without one the user of the process is its
+    /// principal; a token that the node does not know is refused. Default: that in the file that `DUNLIN_NODE_TOKEN_FILE`
+    /// names, if it is set.
+    pub token: Token,
     /// The plan of the connections for operations. Default: one that suits the fabric.
     pub plan: Option<Plan>,
 }
@@ -60,6 +64,7 @@ impl AttachConfig {
             timeout: Duration::from_secs(10),
             program: String::new(),
             priority: None,
+            token: Token::default(),
             plan: None,
         }
     }
@@ -70,6 +75,18 @@ pub fn default_address() -> Result<Address, AddressError> {
     match std::env::var(NODE_VARIABLE) {
         Ok(address) => address.parse(),
         Err(_) => Address::new(Scheme::Shm, &default_name(rustix::process::geteuid().as_raw())),
+    }
+}
+
+/// Returns the token in the file that the variable `DUNLIN_NODE_TOKEN_FILE` names; an empty one if it is not set. Reads
+/// from the disk.
+///
+/// # Errors
+/// The file cannot be read, or other users may read it.
+pub fn default_token() -> Result<Token, SecretError> {
+    match std::env::var_os(TOKEN_VARIABLE) {
+        Some(path) => Ok(Token(read_secret(path.as_ref())?)),
+        None => Ok(Token::default()),
     }
 }
 
@@ -86,15 +103,30 @@ pub enum AttachError {
     /// The address is malformed.
     #[error("the address of the node ({NODE_VARIABLE}) is not an address")]
     Address(#[from] AddressError),
+    /// The file of the token cannot be used.
+    #[error("the token of this process ({TOKEN_VARIABLE}) cannot be read")]
+    Token(#[from] SecretError),
     /// Shared memory cannot be used.
     #[error("cannot start the shared-memory fabric")]
     Fabric(#[from] std::io::Error),
+    /// The node does not know the token of this process.
+    #[error("the node does not accept the token of this process: {0}")]
+    Unauthorised(String),
     /// The node cannot be reached.
     #[error("no node of this host can be reached: start one with `dunlin node run`, or set {NODE_VARIABLE}")]
-    Connect(#[from] ConnectError),
+    Connect(#[source] ConnectError),
     /// The node refuses the process.
     #[error("the node refuses this process")]
     Refused(#[from] RequestError),
+}
+
+impl From<ConnectError> for AttachError {
+    fn from(error: ConnectError) -> AttachError {
+        match error {
+            ConnectError::Unauthorised(text) => AttachError::Unauthorised(text),
+            other => AttachError::Connect(other),
+        }
+    }
 }
 
 /// A connection, used by one thread at a time.
@@ -185,6 +217,7 @@ fn connect<P: Fabric>(fabric: &P, config: &AttachConfig, time: Duration) -> Resu
         backoff: BACKOFF,
         service: SERVICE.to_owned(),
         program: config.program.clone(),
+        token: config.token.0.clone(),
         plan: config.plan.or_else(|| plan(fabric.capabilities())),
         ..ClientConfig::default()
     };
@@ -269,7 +302,10 @@ pub(crate) fn outcome<T>(
 }
 
 impl<P: Fabric> Attachment<P> {
-    pub(crate) fn new(fabric: &P, config: AttachConfig) -> Result<Self, AttachError> {
+    pub(crate) fn new(fabric: &P, mut config: AttachConfig) -> Result<Self, AttachError> {
+        if config.token.0.is_empty() {
+            config.token = default_token()?;
+        }
         let mut first = Connection { client: connect(fabric, &config, config.timeout)?, payload: Vec::new() };
         let attached = first.attach(None, config.priority, config.timeout).map_err(RequestError::from)?;
         let connections = Pool::new(fabric.host(), attached.operations.max(1).into());

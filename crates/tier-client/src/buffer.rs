@@ -6,6 +6,7 @@
 
 use crate::attachment::Failed;
 use crate::direct::Direct;
+use crate::list::Operations;
 use crate::lmr::Lmr;
 use crate::tier::Tier;
 use crate::within::{Within, after, nothing, parts};
@@ -13,7 +14,7 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_tier::process::{BUFFER, MAX_CHANGED, Opened, ProcessRequest};
 use dunlin_tier::{AccessError, Rights};
 use dunlin_tier_node::{BufferError, OperationError, RequestError, range_within};
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 
 /// Memory for [`Lmr::read_into`] and [`Lmr::write_from`], made by [`Tier::buffer`]. Its bytes are zero at first.
@@ -64,6 +65,11 @@ impl Buffer {
         self.len() == 0
     }
 
+    /// Returns the handle of the memory, if it has some.
+    pub(crate) fn handle(&self) -> Option<u64> {
+        self.held.as_ref().map(|held| held.region.opened.handle)
+    }
+
     fn held(&self, at: usize, length: usize) -> Result<&Held, AccessError> {
         let (offset, length) = (at as u64, length as u64);
         self.held.as_ref().ok_or(AccessError::OutOfBounds { offset, length, size: 0 })
@@ -103,7 +109,7 @@ impl Buffer {
 
     /// Leaves the memory to the node, which may still use it, and gets other memory with the same bytes. Without such,
     /// the buffer is empty.
-    fn renew(&mut self) {
+    pub(crate) fn renew(&mut self) {
         let Some(old) = self.held.take() else { return };
         let renewed = Held::new(&self.tier, old.len()).and_then(|new| {
             let mut bytes = vec![0; old.len()];
@@ -134,7 +140,7 @@ impl Tier<ShmFabric> {
 }
 
 /// Returns whether the node may still work on a request.
-fn goes_on(failed: &Failed) -> bool {
+pub(crate) fn goes_on(failed: &Failed) -> bool {
     matches!(failed, Failed::Request(error) if error.may_have_executed())
 }
 
@@ -179,7 +185,7 @@ impl Within<'_, ShmFabric> {
         }
         let (start, length) = range_within(&range, buffer.len())?;
         self.lmr.check(needs, offset, length as u64)?;
-        let (until, place) = (self.begin()?, buffer.held.as_ref().map(|held| held.region.opened.handle));
+        let (until, place) = (self.begin()?, buffer.handle());
         let place = place.unwrap_or_default();
         for (at, part) in parts(length as u64, MAX_CHANGED) {
             let request = request(offset + at, part, place, start as u64 + at);
@@ -191,6 +197,71 @@ impl Within<'_, ShmFabric> {
             }
         }
         Ok(())
+    }
+}
+
+impl<'a> Operations<'a, ShmFabric> {
+    /// Adds a read of bytes at `offset` into a range of a buffer, in place: [`Lmr::read_into`]. A buffer or a range that
+    /// cannot be used refuses the list.
+    pub fn read_into(
+        self,
+        lmr: &'a Lmr<ShmFabric>,
+        offset: u64,
+        into: &'a mut Buffer,
+        range: impl RangeBounds<usize>,
+    ) -> Self {
+        let range = (range.start_bound().cloned(), range.end_bound().cloned());
+        self.in_place(into, [(lmr, offset, range)], false)
+    }
+
+    /// Adds a write of the bytes of a range of a buffer at `offset`, in place: [`Lmr::write_from`]. A buffer or a range that
+    /// cannot be used refuses the list.
+    pub fn write_from(
+        self,
+        lmr: &'a Lmr<ShmFabric>,
+        offset: u64,
+        from: &'a mut Buffer,
+        range: impl RangeBounds<usize>,
+    ) -> Self {
+        let range = (range.start_bound().cloned(), range.end_bound().cloned());
+        self.in_place(from, [(lmr, offset, range)], true)
+    }
+
+    /// Adds a read for each range of a buffer: the bytes at an offset of a region, into that range. As
+    /// [`read_into`](Operations::read_into). Bytes of ranges that overlap are those of one of the reads.
+    pub fn read_into_each(
+        self,
+        into: &'a mut Buffer,
+        reads: impl IntoIterator<Item = (&'a Lmr<ShmFabric>, u64, Range<usize>)>,
+    ) -> Self {
+        self.in_place(into, reads, false)
+    }
+
+    /// Adds a write for each range of a buffer: its bytes, to an offset of a region. As
+    /// [`write_from`](Operations::write_from).
+    pub fn write_from_each(
+        self,
+        from: &'a mut Buffer,
+        writes: impl IntoIterator<Item = (&'a Lmr<ShmFabric>, u64, Range<usize>)>,
+    ) -> Self {
+        self.in_place(from, writes, true)
+    }
+
+    fn in_place(
+        mut self,
+        buffer: &'a mut Buffer,
+        parts: impl IntoIterator<Item = (&'a Lmr<ShmFabric>, u64, impl RangeBounds<usize>)>,
+        is_write: bool,
+    ) -> Self {
+        for (lmr, offset, range) in parts {
+            let is_own = Arc::ptr_eq(&lmr.attachment, buffer.tier.attachment());
+            let range = if is_own { range_within(&range, buffer.len()) } else { Err(BufferError::OtherTier) };
+            self = match range {
+                Ok((start, length)) => self.add_in_place(lmr, offset, (start, length), is_write),
+                Err(error) => self.refuse(error.into()),
+            };
+        }
+        self.lend(buffer)
     }
 }
 

@@ -32,7 +32,7 @@ mod waiting;
 mod within;
 
 pub use announce::Announced;
-pub use attachment::{AttachConfig, AttachError, default_address, gateway_address};
+pub use attachment::{AttachConfig, AttachError, default_address, default_token, gateway_address};
 pub use buffer::Buffer;
 pub use calls::{Calls, Request};
 pub use direct::{Direct, Granted};
@@ -42,15 +42,16 @@ pub use locks::Guard;
 pub use tier::Tier;
 pub use within::Within;
 
+pub use dunlin_rpc::Token;
 pub use dunlin_tier::message::Refusal;
 pub use dunlin_tier::process::{
     HandedOver, Holdings, Lent, LentRegion, MemberStatus, NODE_VARIABLE, NodeStatus, Pages, PriorityStatus,
-    ProcessStatus, Ran,
+    ProcessStatus, Ran, TOKEN_VARIABLE,
 };
 pub use dunlin_tier::{MemberState, RecordError};
 pub use dunlin_tier_node::{
     AccessError, AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier, AsyncConfig,
     Asynchronous, BufferError, Bytes, DirectMemory, Done, EachCall, ListError, Listed, Listing, LockError,
     NoDirect, Operation, OperationError, Outcomes, OwnedOperations, Position, Priority, PublishError,
-    Published, ReceiveError, RequestError, Rights, Source, Spec,
+    Published, ReceiveError, RequestError, Rights, SecretError, Source, Spec, read_secret,
 };

@@ -15,6 +15,11 @@ impl<P: Fabric> Lmr<P> {
     pub fn at(&self, offset: u64) -> Position<'_, Lmr<P>> {
         Position { lmr: self, offset }
     }
+
+    /// Returns whether a copy from `offset` to a position runs backwards, for ranges that may overlap.
+    pub(crate) fn overlaps_behind(&self, offset: u64, to: Position<'_, Lmr<P>>) -> bool {
+        self.opened.region == to.lmr.opened.region && to.offset > offset
+    }
 }
 
 impl<P: Fabric> Tier<P> {
@@ -60,7 +65,7 @@ impl<P: Fabric> Tier<P> {
     ) -> Result<(), OperationError> {
         self.check_own(to.lmr)?;
         self.check_own(from.lmr)?;
-        from.copy(offset, length, to.lmr, to.offset)
+        from.copy(offset, length, to)
     }
 
     /// Checks that a handle is one of this attachment's.
@@ -75,9 +80,9 @@ impl<P: Fabric> Within<'_, P> {
         &self,
         offset: u64,
         length: u64,
-        to: &Lmr<P>,
-        target: u64,
+        position: Position<'_, Lmr<P>>,
     ) -> Result<(), OperationError> {
+        let Position { lmr: to, offset: target } = position;
         self.lmr.check(Rights::READ, offset, length)?;
         to.check(Rights::WRITE, target, length)?;
         let until = self.begin()?;
@@ -88,7 +93,7 @@ impl<P: Fabric> Within<'_, P> {
             let copied = self.lmr.attachment.call_until(COPY, &request, until, nothing);
             copied.map(|()| done + u64::from(part)).map_err(|failed| after(done, failed))
         };
-        let backwards = self.lmr.opened.region == to.opened.region && target > offset;
+        let backwards = self.lmr.overlaps_behind(offset, position);
         let mut cuts = parts(length, MAX_CHANGED);
         let copied = if backwards {
             cuts.rev().try_fold(0, |done, part| copy(part, done))

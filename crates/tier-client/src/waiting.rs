@@ -78,6 +78,7 @@ impl<P: Fabric> Waiting<P> {
             lazy: true,
             service: SERVICE.to_owned(),
             program: config.program.clone(),
+            token: config.token.0.clone(),
             ..ClientConfig::default()
         };
         let client = AsyncClient::connect(&AsyncHub::new(fabric)?, &config.address, settings)?;

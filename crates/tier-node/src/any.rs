@@ -7,6 +7,7 @@ use crate::error::{ListError, OperationError, ReceiveError, RequestError};
 use crate::list::{Operations, Outcomes};
 use crate::lmr::Lmr;
 use crate::locks::{Guard, LockError};
+use crate::memcpy::Position;
 use crate::serving::Calls;
 use crate::spec::Spec;
 use crate::tier::Tier;
@@ -211,6 +212,8 @@ pub enum AnyOperation<'a, L> {
     Write { lmr: &'a L, offset: u64, from: &'a [u8] },
     FetchAdd { lmr: &'a L, offset: u64, add: u64 },
     CompareSwap { lmr: &'a L, offset: u64, expected: u64, swap: u64 },
+    Memset { lmr: &'a L, offset: u64, length: u64, value: u8 },
+    Memcpy { to: Position<'a, L>, from: Position<'a, L>, length: u64 },
 }
 
 /// Lists of operations of a tier, by whichever way it is reached.

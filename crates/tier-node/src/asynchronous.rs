@@ -97,7 +97,7 @@ macro_rules! timed_lmr {
                 time: Option<std::time::Duration>,
                 list: Vec<$crate::AnyOperation<'_, Self>>,
             ) -> Result<$crate::Outcomes, $crate::ListError> {
-                use $crate::AnyOperation::{CompareSwap, FetchAdd, Read, Write};
+                use $crate::AnyOperation::{CompareSwap, FetchAdd, Memcpy, Memset, Read, Write};
                 let list = list.into_iter().fold($operations::new(), |all, one| match one {
                     Read { lmr, offset, into } => all.read(lmr, offset, into),
                     Write { lmr, offset, from } => all.write(lmr, offset, from),
@@ -105,6 +105,8 @@ macro_rules! timed_lmr {
                     CompareSwap { lmr, offset, expected, swap } => {
                         all.compare_swap(lmr, offset, expected, swap)
                     }
+                    Memset { lmr, offset, length, value } => all.memset(lmr, offset, length, value),
+                    Memcpy { to, from, length } => all.memcpy(to, from, length),
                 });
                 time.into_iter().fold(list, $operations::within).run()
             }
@@ -126,7 +128,7 @@ macro_rules! timed_lmr {
                     }
                     Memset { offset, length, value } => within.memset(offset, length, value).map(|()| 0),
                     Memcpy { offset, length, to, target } => {
-                        within.copy(offset, length, to, target).map(|()| 0)
+                        within.copy(offset, length, to.at(target)).map(|()| 0)
                     }
                     FetchAdd { offset, add } => within.fetch_add(offset, add),
                     CompareSwap { offset, expected, swap } => within.compare_swap(offset, expected, swap),

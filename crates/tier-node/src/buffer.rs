@@ -7,9 +7,9 @@ use crate::node::Node;
 use crate::operate::Target;
 use crate::tier::Tier;
 use crate::within::Within;
-use dunlin_fabric::{Fabric, Host, Loan, LocalBuffer, Nanos, RangeError, RegionRange, nanos};
+use dunlin_fabric::{Fabric, Host, Loan, LocalBuffer, RangeError, RegionRange, nanos};
 use dunlin_tier::process::NoDirect;
-use dunlin_tier::{AccessError, Cut, Cuts, Kind, Principal};
+use dunlin_tier::{AccessError, Cut, Kind, Operation, Principal};
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::sync::{Arc, Weak};
 
@@ -166,7 +166,6 @@ impl<F: Fabric> Within<'_, F> {
         self.with_place(offset, from, Kind::Read, Transfer::WriteFrom)
     }
 
-    /// The operation counts as one on the buffer's handle as well: its memory stays until both have ended.
     fn with_place(
         &self,
         offset: u64,
@@ -174,13 +173,54 @@ impl<F: Fabric> Within<'_, F> {
         kind: Kind,
         transfer: impl Fn(RegionRange<F::Memory>) -> Transfer<'static, F::Memory>,
     ) -> Result<(), OperationError> {
-        let Place { region: buffer, tenant, at, length } = place;
-        let (node, length, size) = (&self.lmr.running.node, u64::from(*length), self.lmr.length);
+        let (node, length, size) = (&self.lmr.running.node, u64::from(place.length), self.lmr.length);
         if offset > size || length > size - offset {
             return Err(AccessError::OutOfBounds { offset, length, size }.into());
         }
         let time = self.time.unwrap_or_else(|| nanos(node.config.timeout));
         let until = node.fabric.host().now().saturating_add(time);
+        let lent = place.lend(kind)?;
+        for (at, range) in lent.parts() {
+            let left = until.saturating_sub(node.fabric.host().now());
+            let target = Target { time: Some(left), ..self.target() };
+            let moved = node.transfer(target, offset + at, transfer(range));
+            moved.map_err(|error| if at > 0 { error.after_parts() } else { error })?;
+        }
+        Ok(())
+    }
+}
+
+/// The memory of a [`Place`] while operations use it. They count as one operation on the buffer's handle: its memory stays
+/// until this value is dropped, and nothing uses it afterwards, since a path that gives a connection up destroys its queue
+/// pair.
+#[derive(Debug)]
+pub(crate) struct Lent<F: Fabric> {
+    node: Arc<Node<F>>,
+    operation: Option<Operation>,
+    parts: Vec<(u64, RegionRange<F::Memory>)>,
+}
+
+impl<F: Fabric> Lent<F> {
+    /// Returns the parts of the memory, each with its offset in the place.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (u64, RegionRange<F::Memory>)> {
+        self.parts.iter().map(|(at, range)| (*at, range.clone()))
+    }
+}
+
+impl<F: Fabric> Drop for Lent<F> {
+    fn drop(&mut self) {
+        self.parts.clear();
+        if let Some(operation) = self.operation.take() {
+            self.node.end(operation);
+        }
+    }
+}
+
+impl<F: Fabric> Place<'_, F> {
+    /// Begins an operation on the buffer, of the kind of its own side.
+    pub(crate) fn lend(&self, kind: Kind) -> Result<Lent<F>, OperationError> {
+        let Place { region: buffer, tenant, at, length } = self;
+        let (node, length) = (&buffer.running.node, u64::from(*length));
         let mut state = node.state();
         let begun = state.handles.begin(buffer.handle, kind, *at, length);
         let is_own = begun.as_ref().is_ok_and(|operation| {
@@ -189,40 +229,22 @@ impl<F: Fabric> Within<'_, F> {
         });
         drop(state);
         let operation = begun.map_err(|error| node.refused(buffer.handle, error))?;
-        let moved = match is_own {
-            true => self.with_parts(offset, operation.layout.cut(*at, length, u32::MAX), until, transfer),
-            false => Err(Box::new(RequestError::NoDirect(NoDirect::Shared)).into()),
-        };
-        // Nothing uses the memory any more: a path that gives a connection up destroys its queue pair.
-        node.end(operation);
-        moved
-    }
-
-    /// Moves bytes to or from each part of a buffer, which are on this node.
-    fn with_parts(
-        &self,
-        offset: u64,
-        parts: Cuts<'_>,
-        until: Nanos,
-        transfer: impl Fn(RegionRange<F::Memory>) -> Transfer<'static, F::Memory>,
-    ) -> Result<(), OperationError> {
-        let node = &self.lmr.running.node;
-        for Cut { extent, offset: start, length, at, .. } in parts {
-            let after = |error: OperationError| if at > 0 { error.after_parts() } else { error };
-            let place = node.arena.range(extent, start, length.into());
-            let range = place.map(|(memory, start)| memory.range(start as u64, length.into()));
-            let range = match range {
-                Some(Ok(range)) => range,
-                Some(Err(RangeError::Register(source))) => {
-                    return Err(after(BufferError::Register(source).into()));
-                }
-                _ => return Err(after(OperationError::Place { node: node.name_of(node.me) })),
-            };
-            let left = until.saturating_sub(node.fabric.host().now());
-            let target = Target { time: Some(left), ..self.target() };
-            node.transfer(target, offset + at, transfer(range)).map_err(after)?;
+        let cuts: Vec<Cut> = operation.layout.cut(*at, length, u32::MAX).collect();
+        // From here on, the operation ends with the value.
+        let mut lent = Lent { node: Arc::clone(node), operation: Some(operation), parts: Vec::new() };
+        if !is_own {
+            return Err(Box::new(RequestError::NoDirect(NoDirect::Shared)).into());
         }
-        Ok(())
+        for Cut { extent, offset, length, at, .. } in cuts {
+            let place = node.arena.range(extent, offset, length.into());
+            let range = place.map(|(memory, start)| memory.range(start as u64, length.into()));
+            match range {
+                Some(Ok(range)) => lent.parts.push((at, range)),
+                Some(Err(RangeError::Register(source))) => return Err(BufferError::Register(source).into()),
+                _ => return Err(OperationError::Place { node: node.name_of(node.me) }),
+            }
+        }
+        Ok(lent)
     }
 }
 

@@ -320,13 +320,12 @@ fn encode(head: &mut CallHead, placed: Option<&Placed>, request: &[u8]) -> Vec<u
 
 /// Checks a call, and makes its head.
 fn head(
-    service: &[u8],
+    service: Name,
     function: u16,
     caller: &Principal,
     is_one_way: bool,
     request: &[u8],
 ) -> Result<CallHead, RequestError> {
-    let service = Name::new(service)?;
     if request.len() as u64 > u64::from(MAX_CALL) {
         return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
     }
@@ -341,7 +340,7 @@ pub(crate) fn encode_call(
     is_one_way: bool,
     request: &[u8],
 ) -> Result<Vec<u8>, RequestError> {
-    Ok(head(service.as_bytes(), function, caller, is_one_way, request)?.encode(request))
+    Ok(head(service.clone(), function, caller, is_one_way, request)?.encode(request))
 }
 
 impl<F: Fabric> Tier<F> {
@@ -376,7 +375,7 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<usize, RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
-        let head = head(service, function, self.caller(), false, request)?;
+        let head = head(self.open_name(service)?, function, self.caller(), false, request)?;
         let payloads = (CallRequest::Bytes(request), CallRoom::Bytes(answer));
         this.call_service((to, self.class()), head, payloads, until)
     }
@@ -396,7 +395,7 @@ impl<F: Fabric> Tier<F> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
         let (from, into) = (request.range(this, &from)?, answer.range(this, &into)?);
-        let head = head(service, function, self.caller(), false, &request[from.clone()])?;
+        let head = head(self.open_name(service)?, function, self.caller(), false, &request[from.clone()])?;
         let payloads = (CallRequest::Buffer(request, from), CallRoom::Buffer(answer, into));
         this.call_service((to, self.class()), head, payloads, until)
     }
@@ -412,7 +411,7 @@ impl<F: Fabric> Tier<F> {
         request: &[u8],
     ) -> Result<(), RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
-        let head = head(service.as_ref(), function, self.caller(), true, request)?;
+        let head = head(self.open_name(service)?, function, self.caller(), true, request)?;
         let payloads = (CallRequest::Bytes(request), CallRoom::Nothing);
         this.call_service((to, self.class()), head, payloads, this.until()).map(drop)
     }
@@ -447,7 +446,7 @@ impl<F: Fabric> Tier<F> {
         let this = self.node();
         let mut heads = Vec::with_capacity(calls.len());
         for EachCall { node, service, function, request } in calls {
-            let head = head(service, *function, self.caller(), false, request)?;
+            let head = head(self.open_name(service)?, *function, self.caller(), false, request)?;
             heads.push((self.numbered(node)?, head, *request));
         }
         let (host, class) = (this.fabric.host(), self.class());
@@ -501,7 +500,7 @@ impl<F: Fabric> Tier<F> {
     /// [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
     pub fn servers(&self, service: impl AsRef<[u8]>) -> Result<Vec<String>, RequestError> {
         let this = self.node();
-        let found = this.find_servers(&Name::new(service)?, this.config.timeout);
+        let found = this.find_servers(&self.open_name(service)?, this.config.timeout);
         Ok(found.into_iter().map(|node| this.name_of(node)).collect())
     }
 }

@@ -236,6 +236,9 @@ pub enum RequestError {
         /// The service.
         service: Name,
     },
+    /// The name belongs to another principal, whether it exists or not. Nothing was changed.
+    #[error("{0} belongs to the principal between ~ and /: use a name without ~, or act for that principal")]
+    OtherOwner(Name),
     /// The result does not fit the caller's buffer. The call was executed.
     #[error("the result has {length} bytes, and the buffer {room}")]
     AnswerTooLong {

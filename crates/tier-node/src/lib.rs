@@ -25,6 +25,7 @@
 //!     claims            and of the processes of its host                      locks/claims.rs
 //!     Owner             and of all nodes, for names whose home is this one    lock_owner.rs
 //!     StateGuard        writes changes to the ledger that the next life reads  kept.rs, lives.rs
+//!     PrincipalTokens   tokens that name principals of processes              tokens.rs
 //!     Membership        the source of views: a list, a directory              membership.rs, membership/
 //!     members           the effect of views; names tell their homes           members.rs, roster.rs
 //! ```
@@ -84,6 +85,7 @@ mod services;
 mod serving;
 mod spec;
 mod tier;
+mod tokens;
 mod within;
 
 pub use any::{AnyCalls, AnyGuard, AnyLists, AnyLmr, AnyOperation, AnyServices, AnyTier};
@@ -118,6 +120,7 @@ pub use rings::RingUse;
 pub use serving::{Calls, Request};
 pub use spec::Spec;
 pub use tier::Tier;
+pub use tokens::{MAX_TOKEN, MAX_TOKENS, MIN_TOKEN, PrincipalTokens, SecretError, TokenError, read_secret};
 pub use within::Within;
 
 pub use dunlin_tier::process::NoDirect;

@@ -1,27 +1,31 @@
 //! Lists of operations: scattered bytes of one or several regions, all under way at the same time.
 
 use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED, list_outcome};
+use crate::buffer::{Buffer, range_within};
 use crate::carriers::Carriers;
-use crate::error::{ListError, OperationError, RequestError};
+use crate::error::{BufferError, ListError, OperationError, RequestError};
 use crate::item::{Change, Item, Transfer};
 use crate::lmr::Lmr;
+use crate::memcpy::{Position, check_target};
 use crate::node::Node;
 use crate::operate::Turn;
 use crate::path::{Deadline, Path};
 use crate::paths::{Entered, Granted};
 use crate::pool::Taken;
 use crate::qos::Class;
-use dunlin_fabric::{Atomics, Fabric, Host, Nanos, Work, nanos};
+use crate::within::Within;
+use dunlin_fabric::{Atomics, Fabric, Host, Loan, Nanos, RegionRange, Work, nanos};
 use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
 use dunlin_tier::{AccessError, Kind, NodeId, Operation, Priority};
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The result of an operation of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// The bytes were read or written.
+    /// The bytes were read, written, set or copied.
     Moved,
     /// The word was changed, or compared; this is its old value.
     Old(u64),
@@ -41,21 +45,61 @@ impl Done {
 /// may have been: [`OperationError::may_have_executed`].
 pub type Outcomes = Vec<Result<Done, OperationError>>;
 
+/// The caller's side of an operation of a list.
+#[derive(Debug)]
+enum Action<'a, F: Fabric> {
+    Move(Transfer<'a, F::Memory>),
+    /// Sets bytes to a value, by a command.
+    Set {
+        length: u64,
+        value: u8,
+    },
+    /// Copies bytes to a position, by a command.
+    Copy {
+        length: u64,
+        to: Position<'a, Lmr<F>>,
+    },
+}
+
+impl<F: Fabric> Action<'_, F> {
+    fn len(&self) -> u64 {
+        match self {
+            Action::Move(transfer) => transfer.len() as u64,
+            Action::Set { length, .. } | Action::Copy { length, .. } => *length,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Action::Move(transfer) => transfer.kind(),
+            Action::Set { .. } => Kind::Write,
+            Action::Copy { .. } => Kind::Read,
+        }
+    }
+
+    /// Returns the caller's side of an operation that is no command.
+    fn transfer(&mut self) -> Option<Transfer<'_, F::Memory>> {
+        if let Action::Move(transfer) = self { Some(transfer.reborrow()) } else { None }
+    }
+}
+
 /// An operation of a list.
 #[derive(Debug)]
 struct Entry<'a, F: Fabric> {
     lmr: &'a Lmr<F>,
     offset: u64,
-    transfer: Transfer<'a, F::Memory>,
+    action: Action<'a, F>,
     /// The outcome, once there is one.
     outcome: Option<Result<Done, OperationError>>,
 }
 
-/// A list of operations on regions of one node's handles, at most [`MAX_LISTED`] that move [`MAX_LISTED_BYTES`] bytes
-/// (LITE has no lists).
+/// A list of operations on regions of one node's handles, at most [`MAX_LISTED`] that move, set and copy
+/// [`MAX_LISTED_BYTES`] bytes (LITE has no lists).
 ///
-/// [`run`](Operations::run) checks the rights and bounds of all operations before it posts any. The operations have no
-/// order among each other, and nothing is atomic but each atomic: a read may see a write of the same list, or not.
+/// [`run`](Operations::run) checks the rights and bounds of all operations before it begins any. Reads, writes and atomics
+/// have no order among each other, and nothing is atomic but each atomic: a read may see a write of the same list, or not.
+/// `memset` and `memcpy` are commands to the nodes that store the bytes: they follow when the others are complete, one after
+/// the other, in the order of the list.
 ///
 /// ```no_run
 /// # use dunlin_tier_node::{Lmr, ListError, Operations};
@@ -76,7 +120,12 @@ struct Entry<'a, F: Fabric> {
 #[derive(Debug)]
 #[must_use = "a list does nothing until Operations::run"]
 pub struct Operations<'a, F: Fabric> {
+    // Dropped before the loans: no range is left then that a device does not have.
     entries: Vec<Entry<'a, F>>,
+    /// Buffers that the device reads and writes in place.
+    loans: Vec<Loan<'a, F::Memory>>,
+    /// The first operation that cannot be one, and why.
+    wrong: Option<(usize, OperationError)>,
     time: Option<Nanos>,
     /// `None` for the least one of the handles.
     priority: Option<Priority>,
@@ -84,7 +133,7 @@ pub struct Operations<'a, F: Fabric> {
 
 impl<F: Fabric> Default for Operations<'_, F> {
     fn default() -> Self {
-        Operations { entries: Vec::new(), time: None, priority: None }
+        Operations { entries: Vec::new(), loans: Vec::new(), wrong: None, time: None, priority: None }
     }
 }
 
@@ -114,8 +163,103 @@ impl<'a, F: Fabric> Operations<'a, F> {
         self.add(lmr, offset, Transfer::Change(Change::Swap { expected, swap }))
     }
 
-    fn add(mut self, lmr: &'a Lmr<F>, offset: u64, transfer: Transfer<'a, F::Memory>) -> Self {
-        self.entries.push(Entry { lmr, offset, transfer, outcome: None });
+    /// Adds a setting of `length` bytes at `offset`: [`Lmr::memset`].
+    pub fn memset(self, lmr: &'a Lmr<F>, offset: u64, length: u64, value: u8) -> Self {
+        self.add_action(lmr, offset, Action::Set { length, value })
+    }
+
+    /// Adds a copy of `length` bytes: [`Tier::memcpy`](crate::Tier::memcpy).
+    pub fn memcpy(self, to: Position<'a, Lmr<F>>, from: Position<'a, Lmr<F>>, length: u64) -> Self {
+        self.add_action(from.lmr, from.offset, Action::Copy { length, to })
+    }
+
+    /// Adds a read of bytes at `offset` into a range of a buffer, in place: [`Lmr::read_into`]. A buffer or a range that
+    /// cannot be used refuses the list.
+    pub fn read_into(
+        self,
+        lmr: &'a Lmr<F>,
+        offset: u64,
+        into: &'a mut Buffer<F>,
+        range: impl RangeBounds<usize>,
+    ) -> Self {
+        let range = (range.start_bound().cloned(), range.end_bound().cloned());
+        self.in_place(into, [(lmr, offset, range)], Transfer::ReadInto)
+    }
+
+    /// Adds a write of the bytes of a range of a buffer at `offset`, in place: [`Lmr::write_from`]. A buffer or a range that
+    /// cannot be used refuses the list.
+    pub fn write_from(
+        self,
+        lmr: &'a Lmr<F>,
+        offset: u64,
+        from: &'a mut Buffer<F>,
+        range: impl RangeBounds<usize>,
+    ) -> Self {
+        let range = (range.start_bound().cloned(), range.end_bound().cloned());
+        self.in_place(from, [(lmr, offset, range)], Transfer::WriteFrom)
+    }
+
+    /// Adds a read for each range of a buffer: the bytes at an offset of a region, into that range. As
+    /// [`read_into`](Operations::read_into). Bytes of ranges that overlap are those of one of the reads.
+    pub fn read_into_each(
+        self,
+        into: &'a mut Buffer<F>,
+        reads: impl IntoIterator<Item = (&'a Lmr<F>, u64, Range<usize>)>,
+    ) -> Self {
+        self.in_place(into, reads, Transfer::ReadInto)
+    }
+
+    /// Adds a write for each range of a buffer: its bytes, to an offset of a region. As
+    /// [`write_from`](Operations::write_from).
+    pub fn write_from_each(
+        self,
+        from: &'a mut Buffer<F>,
+        writes: impl IntoIterator<Item = (&'a Lmr<F>, u64, Range<usize>)>,
+    ) -> Self {
+        self.in_place(from, writes, Transfer::WriteFrom)
+    }
+
+    fn in_place(
+        mut self,
+        buffer: &'a mut Buffer<F>,
+        parts: impl IntoIterator<Item = (&'a Lmr<F>, u64, impl RangeBounds<usize>)>,
+        transfer: impl Fn(RegionRange<F::Memory>) -> Transfer<'a, F::Memory>,
+    ) -> Self {
+        let size = buffer.len();
+        let mut parts = parts.into_iter().peekable();
+        let Some((first, ..)) = parts.peek() else { return self };
+        let place = self.entries.len();
+        let loan = match buffer.lend(&first.running.node, ..) {
+            Ok(loan) => loan,
+            Err(error) => {
+                self.wrong.get_or_insert((place, error.into()));
+                return self;
+            }
+        };
+        for (lmr, offset, range) in parts {
+            let place = self.entries.len();
+            let part = range_within(&range, size).map(|(start, length)| loan.range().part(start, length));
+            match part {
+                Ok(Some(part)) => self = self.add(lmr, offset, transfer(part)),
+                Ok(None) => {
+                    let outside = BufferError::Outside { start: 0, end: size, size };
+                    self.wrong.get_or_insert((place, outside.into()));
+                }
+                Err(error) => {
+                    self.wrong.get_or_insert((place, error.into()));
+                }
+            }
+        }
+        self.loans.push(loan);
+        self
+    }
+
+    pub(crate) fn add(self, lmr: &'a Lmr<F>, offset: u64, transfer: Transfer<'a, F::Memory>) -> Self {
+        self.add_action(lmr, offset, Action::Move(transfer))
+    }
+
+    fn add_action(mut self, lmr: &'a Lmr<F>, offset: u64, action: Action<'a, F>) -> Self {
+        self.entries.push(Entry { lmr, offset, action, outcome: None });
         self
     }
 
@@ -144,13 +288,24 @@ impl<'a, F: Fabric> Operations<'a, F> {
     ///
     /// # Errors
     /// The list is refused as a whole. Nothing of it was posted.
-    pub fn run(mut self) -> Result<Outcomes, ListError> {
-        check_list_size(self.entries.iter().map(|entry| entry.transfer.len() as u64))?;
+    pub fn run(self) -> Result<Outcomes, ListError> {
+        check_list_size(self.entries.iter().map(|entry| entry.action.len()))?;
+        self.run_bounded()
+    }
+
+    /// As [`run`](Operations::run), for a list whose size is bounded already.
+    pub(crate) fn run_bounded(mut self) -> Result<Outcomes, ListError> {
+        if let Some((place, source)) = self.wrong.take() {
+            return Err(ListError::Refused { place, source });
+        }
         let Some(first) = self.entries.first() else { return Ok(Vec::new()) };
         let node = Arc::clone(&first.lmr.running.node);
-        if let Some(place) =
-            self.entries.iter().position(|entry| !Arc::ptr_eq(&node, &entry.lmr.running.node))
-        {
+        let is_own = |lmr: &Lmr<F>| Arc::ptr_eq(&node, &lmr.running.node);
+        let of_other = |entry: &Entry<'_, F>| match &entry.action {
+            Action::Copy { to, .. } => !is_own(entry.lmr) || !is_own(to.lmr),
+            _ => !is_own(entry.lmr),
+        };
+        if let Some(place) = self.entries.iter().position(of_other) {
             return Err(ListError::OtherTier { place });
         }
         let deadline = Deadline::new(&*node, self.time).map_err(ListError::NotBegun)?;
@@ -171,13 +326,14 @@ impl<F: Fabric> Operations<'_, F> {
         let by_device = node.fabric.capabilities().atomics.exist();
         let waits = |entry: &Entry<'_, F>| {
             entry.lmr.class.has_limit()
+                || entry.is_command()
                 || (entry.is_atomic() && !by_device)
                 || !Arc::ptr_eq(&node, &entry.lmr.running.node)
         };
         if self.entries.len() > MAX_ATTEMPTED_LIST || self.entries.iter().any(waits) {
             return Attempted::Waits;
         }
-        let bytes: u64 = self.entries.iter().map(|entry| entry.transfer.len() as u64).sum();
+        let bytes: u64 = self.entries.iter().map(|entry| entry.action.len()).sum();
         if bytes > MAX_HERE.into() {
             return Attempted::Waits;
         }
@@ -209,8 +365,9 @@ impl<F: Fabric> Operations<'_, F> {
             return Attempted::Waits;
         }
         let pairs = self.entries.iter_mut().zip(&begun);
-        let items = pairs
-            .map(|(entry, operation)| Item::new(&operation.layout, entry.offset, entry.transfer.reborrow()));
+        let items = pairs.filter_map(|(entry, operation)| {
+            Some(Item::new(&operation.layout, entry.offset, entry.action.transfer()?))
+        });
         let mut items: Vec<Item<'_, F::Memory>> = items.collect();
         let posted = carriers.post(&node, &class, bytes, &mut items, false, &mut deadline);
         if posted.is_some() {
@@ -265,11 +422,26 @@ pub fn check_list_size(lengths: impl ExactSizeIterator<Item = u64>) -> Result<()
 
 impl<F: Fabric> Entry<'_, F> {
     fn is_atomic(&self) -> bool {
-        self.transfer.kind() == Kind::Atomic
+        self.action.kind() == Kind::Atomic
+    }
+
+    /// Returns whether nodes that store the bytes carry it out, by a command.
+    fn is_command(&self) -> bool {
+        !matches!(self.action, Action::Move(_))
     }
 
     fn fail(&mut self, error: OperationError) {
         self.outcome.get_or_insert(Err(error));
+    }
+
+    /// Carries out a command.
+    fn command(&self, priority: Priority, time: Nanos) -> Result<(), OperationError> {
+        let within = Within { lmr: self.lmr, time: Some(time), class: None }.with_priority(priority)?;
+        match &self.action {
+            Action::Set { length, value } => within.memset(self.offset, *length, *value),
+            Action::Copy { length, to } => within.copy(self.offset, *length, *to),
+            Action::Move(_) => Ok(()),
+        }
     }
 }
 
@@ -279,17 +451,24 @@ impl<F: Fabric> Node<F> {
         self.fabric.host().charge(Work::ParseEntry, entries.len() as u32);
         let mut begun = Vec::with_capacity(entries.len());
         let mut state = self.state();
-        for (place, Entry { lmr, offset, transfer, .. }) in entries.iter().enumerate() {
-            let (kind, length) = (transfer.kind(), transfer.len() as u64);
+        for (place, Entry { lmr, offset, action, .. }) in entries.iter().enumerate() {
+            let (kind, length) = (action.kind(), action.len());
             let checked = state.handles.begin(lmr.handle, kind, *offset, length).and_then(|operation| {
                 let is_cut = kind == Kind::Atomic && operation.layout.word(*offset).is_none();
                 begun.push(operation);
                 if is_cut { Err(AccessError::Misaligned(*offset)) } else { Ok(()) }
             });
-            if let Err(error) = checked {
+            let checked = checked.map_err(|error| (lmr.handle, error)).and_then(|()| match action {
+                Action::Copy { length, to } => {
+                    let target = to.lmr.handle;
+                    check_target(&state.handles, *to, *length).map(drop).map_err(|error| (target, error))
+                }
+                _ => Ok(()),
+            });
+            if let Err((handle, error)) = checked {
                 drop(state);
                 self.end_list(begun);
-                return Err(ListError::Refused { place, source: self.refused(lmr.handle, error) });
+                return Err(ListError::Refused { place, source: self.refused(handle, error) });
             }
         }
         Ok(begun)
@@ -302,6 +481,7 @@ impl<F: Fabric> Node<F> {
     /// Returns whether an operation needs a path.
     fn needs_path(&self, entry: &Entry<'_, F>, operation: &Operation) -> bool {
         match entry.is_atomic() {
+            _ if entry.is_command() => false,
             true if !self.fabric.capabilities().atomics.exist() => false,
             true if self.fabric.capabilities().atomics == Atomics::Device => true,
             _ => self.parts(entry, operation).any(|node| node != self.me),
@@ -314,7 +494,7 @@ impl<F: Fabric> Node<F> {
         entry: &Entry<'_, F>,
         operation: &'a Operation,
     ) -> impl Iterator<Item = NodeId> + use<'a, F> {
-        let length = entry.transfer.len() as u64;
+        let length = entry.action.len();
         operation.layout.cut(entry.offset, length, u32::MAX).map(|cut| cut.node)
     }
 
@@ -329,16 +509,18 @@ impl<F: Fabric> Node<F> {
         if entries.iter().any(|entry| entry.lmr.class.has_limit()) {
             // The wait for a limit must not delay a free.
             self.end_list(self.begin_list(entries)?);
-            for (place, entry) in entries.iter().enumerate() {
-                let (class, bytes) = (&entry.lmr.class, entry.transfer.len() as u64);
+            // A command counts when it begins.
+            for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_command()) {
+                let (class, bytes) = (&entry.lmr.class, entry.action.len());
                 let admitted = self.qos.admit(host, class, bytes, deadline.left(host));
                 admitted.map_err(|source| ListError::Refused { place, source })?;
             }
         }
         let Some(class) = class else { return Ok(()) };
-        let (priority, bytes) =
-            (class.priority, entries.iter().map(|entry| entry.transfer.len() as u64).sum());
-        self.qos.count(priority, entries.len() as u64, bytes);
+        let priority = class.priority;
+        let moved = entries.iter().filter(|entry| !entry.is_command()).map(|entry| entry.action.len());
+        let (operations, bytes) = moved.fold((0, 0), |(count, bytes), length| (count + 1, bytes + length));
+        self.qos.count(priority, operations, bytes);
         let mut turn = Turn::default();
         let mut path = None;
         let ran = self.run_on_path((entries, &class, bytes), &mut deadline, &mut path, &mut turn);
@@ -348,7 +530,15 @@ impl<F: Fabric> Node<F> {
         if turn.has_begun {
             self.qos.end(priority);
         }
-        ran
+        ran?;
+        // Without the path: a node that copies needs one of its own, and may wait for a node that waits for this one.
+        for entry in entries.iter_mut().filter(|entry| entry.is_command()) {
+            if entry.outcome.is_none() {
+                let time = deadline.left(host);
+                entry.outcome = Some(entry.command(priority, time).map(|()| Done::Moved));
+            }
+        }
+        Ok(())
     }
 
     fn run_on_path(
@@ -410,9 +600,13 @@ impl<F: Fabric> Node<F> {
         let by_device = self.fabric.capabilities().atomics.exist();
         let (mut places, mut items) = (Vec::with_capacity(entries.len()), Vec::with_capacity(entries.len()));
         for (place, (entry, operation)) in entries.iter_mut().zip(&begun).enumerate() {
-            if entry.outcome.is_none() && (by_device || !entry.is_atomic()) {
+            let by_call = entry.is_atomic() && !by_device;
+            if entry.outcome.is_none()
+                && !by_call
+                && let Some(transfer) = entry.action.transfer()
+            {
                 places.push(place);
-                items.push(Item::new(&operation.layout, entry.offset, entry.transfer.reborrow()));
+                items.push(Item::new(&operation.layout, entry.offset, transfer));
             }
         }
         let mut path = path;
@@ -435,7 +629,7 @@ impl<F: Fabric> Node<F> {
             uncertain[place] = (!nodes.is_empty()).then_some(nodes);
         }
         for (entry, operation) in entries.iter_mut().zip(&begun) {
-            if entry.outcome.is_none() {
+            if entry.outcome.is_none() && !entry.is_command() {
                 entry.outcome = Some(self.change_for_list(entry, operation, deadline).map(Done::Old));
             }
         }
@@ -456,7 +650,8 @@ impl<F: Fabric> Node<F> {
         deadline: &mut Deadline,
     ) -> Result<u64, OperationError> {
         let refused = || OperationError::Access(AccessError::Misaligned(entry.offset));
-        let (Transfer::Change(change), Some(cut)) = (&entry.transfer, operation.layout.word(entry.offset))
+        let (Action::Move(Transfer::Change(change)), Some(cut)) =
+            (&entry.action, operation.layout.word(entry.offset))
         else {
             return Err(refused());
         };

@@ -647,25 +647,33 @@ impl<F: Fabric> Node<F> {
 
 /// Locks and barriers (section 7.2).
 impl<F: Fabric> Tier<F> {
+    fn lock_name(&self, name: impl AsRef<[u8]>) -> Result<Name, LockError> {
+        self.open_name(name).map_err(|error| match error {
+            RequestError::Name(error) => LockError::Name(error),
+            error => LockError::Request(error),
+        })
+    }
+
     /// Takes the lock of a name, which every node of the cluster knows by this name. Waits until
     /// [`TierConfig::timeout`](crate::TierConfig::timeout)
     /// at most, behind those that asked before. The lock is given back when the guard is dropped.
     ///
     /// # Errors
-    /// [`LockError::Deadline`] if the time is over; the lock is not held then. [`Guard::is_poisoned`] is no error.
+    /// [`LockError::Deadline`] if the time is over; the lock is not held then. [`RequestError::OtherOwner`] if the name
+    /// belongs to another principal. [`Guard::is_poisoned`] is no error.
     pub fn lock(&self, name: impl AsRef<[u8]>) -> Result<Guard<F>, LockError> {
-        self.node().lock(&Name::new(name)?, self.node().until())
+        self.node().lock(&self.lock_name(name)?, self.node().until())
     }
 
     /// As [`lock`](Tier::lock), and waits for at most `time`.
     pub fn lock_within(&self, name: impl AsRef<[u8]>, time: Duration) -> Result<Guard<F>, LockError> {
         let until = self.node().fabric.host().now().saturating_add(nanos(time));
-        self.node().lock(&Name::new(name)?, until)
+        self.node().lock(&self.lock_name(name)?, until)
     }
 
     /// Takes a lock if it is free; `None` if another thread or node has it. Waits for no holder.
     pub fn try_lock(&self, name: impl AsRef<[u8]>) -> Result<Option<Guard<F>>, LockError> {
-        self.node().try_lock(&Name::new(name)?)
+        self.node().try_lock(&self.lock_name(name)?)
     }
 
     /// Waits at the barrier of a name until as many callers as `members` wait there, on any nodes; then all go on, and
@@ -678,7 +686,7 @@ impl<F: Fabric> Tier<F> {
     /// [`LockRefusal::Members`](dunlin_tier::lock::message::LockRefusal::Members) if callers name different numbers, and
     /// [`LockRefusal::Died`](dunlin_tier::lock::message::LockRefusal::Died) for all if the node of one dies.
     pub fn barrier(&self, name: impl AsRef<[u8]>, members: u16) -> Result<(), LockError> {
-        self.node().meet(&Name::new(name)?, members, self.node().until())
+        self.node().meet(&self.lock_name(name)?, members, self.node().until())
     }
 
     /// As [`barrier`](Tier::barrier), and waits for at most `time`.
@@ -689,7 +697,7 @@ impl<F: Fabric> Tier<F> {
         time: Duration,
     ) -> Result<(), LockError> {
         let until = self.node().fabric.host().now().saturating_add(nanos(time));
-        self.node().meet(&Name::new(name)?, members, until)
+        self.node().meet(&self.lock_name(name)?, members, until)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::tier::Tier;
 use crate::within::Within;
 use dunlin_fabric::Fabric;
 use dunlin_tier::message::Request;
-use dunlin_tier::{AccessError, Cut, Kind, Rights};
+use dunlin_tier::{AccessError, Cut, HandleTable, Kind, LmrId, Rights};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<(), OperationError> {
         self.check_own(to.lmr)?;
         self.check_own(from.lmr)?;
-        from.copy(offset, length, to.lmr, to.offset)
+        from.copy(offset, length, to)
     }
 
     /// Checks that a handle is one of this node's.
@@ -88,25 +88,36 @@ impl<F: Fabric> Tier<F> {
     }
 }
 
+/// Checks that bytes may be copied to a position; returns its region.
+pub(crate) fn check_target<F: Fabric>(
+    handles: &HandleTable,
+    to: Position<'_, Lmr<F>>,
+    length: u64,
+) -> Result<LmrId, AccessError> {
+    let Position { lmr, offset } = to;
+    let (id, has, size) = handles.describe(lmr.handle)?;
+    if !has.contains(Rights::WRITE) {
+        return Err(AccessError::Denied { needs: Rights::WRITE, has });
+    }
+    if offset > size || length > size - offset {
+        return Err(AccessError::OutOfBounds { offset, length, size });
+    }
+    Ok(id)
+}
+
 impl<F: Fabric> Within<'_, F> {
     /// Copies bytes of the region to another one of the same node, or to itself.
     pub(crate) fn copy(
         &self,
         offset: u64,
         length: u64,
-        to: &Lmr<F>,
-        target: u64,
+        to: Position<'_, Lmr<F>>,
     ) -> Result<(), OperationError> {
+        let Position { lmr: to, offset: target } = to;
         let Lmr { running, id, .. } = self.lmr;
         let node = &*running.node;
         // Both are checked here first; the target is checked again by the nodes that write.
-        let (to_id, to_rights, to_length) = node.state().handles.describe(to.handle)?;
-        if !to_rights.contains(Rights::WRITE) {
-            return Err(AccessError::Denied { needs: Rights::WRITE, has: to_rights }.into());
-        }
-        if target > to_length || length > to_length - target {
-            return Err(AccessError::OutOfBounds { offset: target, length, size: to_length }.into());
-        }
+        let to_id = check_target(&node.state().handles, to.at(target), length)?;
         let backwards = to_id == *id && target > offset;
         let target_of = self.target();
         let priority = target_of.class.priority;

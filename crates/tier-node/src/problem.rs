@@ -27,6 +27,7 @@ impl From<RequestError> for Problem {
             RequestError::Busy => Problem::Busy,
             RequestError::Detached => Problem::NotAttached,
             RequestError::Registered { service } => Problem::Registered(service),
+            RequestError::OtherOwner(name) => Problem::OtherOwner(name),
             RequestError::NoDirect(reason) => Problem::NotDirect(reason),
             RequestError::Qos(error) => error.into(),
             RequestError::OverLimit { principal, what, limit, retry_after } => {
@@ -87,6 +88,7 @@ impl From<Problem> for RequestError {
                 RequestError::Limit { what: "registered functions: withdraw some", limit: limit.into() }
             }
             Problem::Registered(service) => RequestError::Registered { service },
+            Problem::OtherOwner(name) => RequestError::OtherOwner(name),
             Problem::NotRegistered => reported("the function is not registered any more: register it again"),
             Problem::Locks(limit) => RequestError::Limit {
                 what: "locks and barriers that it has or waits for: give some back",

@@ -32,6 +32,7 @@ use crate::error::JoinError;
 use crate::forward::Board;
 use crate::node::SignalOf;
 use crate::tier::Tier;
+use crate::tokens::PrincipalTokens;
 use dunlin_fabric::{Address, Fabric, Host, ListenError, Signal, Task};
 use dunlin_rpc::{FunctionMode, Server, ServerBuilder, ServerConfig};
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD};
@@ -101,6 +102,9 @@ pub struct ProcessConfig {
     pub operators: Vec<u32>,
     /// The principals of users, by user id. A user that is not listed is `user-ID`. Default: none.
     pub users: BTreeMap<u32, String>,
+    /// The principals of tokens. A process that presents a token acts for its principal, whichever user it belongs to, and
+    /// is refused if the token is none of these. Default: none.
+    pub tokens: PrincipalTokens,
     /// Threads for operations on bytes that may wait for other nodes, and the same number again for other requests.
     /// Default: 8.
     pub threads: u16,
@@ -110,7 +114,8 @@ impl ProcessConfig {
     /// Returns default settings.
     pub fn new(address: Address) -> ProcessConfig {
         let (limits, operators) = (ProcessLimits::default(), Vec::new());
-        ProcessConfig { address, limits, operators, users: BTreeMap::new(), threads: 8 }
+        let (users, tokens) = (BTreeMap::new(), PrincipalTokens::default());
+        ProcessConfig { address, limits, operators, users, tokens, threads: 8 }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::error::{OperationError, PublishError, RequestError};
 use crate::lmr::Lmr;
 use crate::node::Node;
 use crate::spec::Spec;
-use crate::tier::Tier;
+use crate::tier::{Tier, open_name};
 use dunlin_fabric::{Fabric, Host, Nanos, Signal};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{Epoch, LmrId, Name, NodeId, RecordError};
@@ -121,7 +121,8 @@ impl<F: Fabric> Lmr<F> {
     /// the spec says.
     pub(crate) fn publish_in_place(&self, spec: &Spec) -> Result<bool, RequestError> {
         let (node, id) = (&*self.running.node, self.id);
-        let Some(name) = spec.name().map(Name::new).transpose()? else { return Ok(false) };
+        let name = spec.name().map(|name| open_name(name, &self.principal)).transpose()?;
+        let Some(name) = name else { return Ok(false) };
         let (stores, grants, until) = (node.numbers_of(spec)?, spec.grants()?, node.until());
         let refused = |source: RecordError| RequestError::Refused {
             node: node.name_of(id.node),

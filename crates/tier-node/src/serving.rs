@@ -120,7 +120,7 @@ impl<F: Fabric> Tier<F> {
     /// # Errors
     /// [`RequestError::Registered`] if the function is registered at this node, by whomever.
     pub fn register(&self, service: impl AsRef<[u8]>, function: u16) -> Result<Calls<F>, RequestError> {
-        let (service, node) = (Name::new(service)?, self.node());
+        let (service, node) = (self.open_name(service)?, self.node());
         let local = Arc::new(Local {
             exchange: Mutex::new(Exchange::new(ExchangeLimits::default(), self.draw() as u32)),
             waiting: Mutex::default(),

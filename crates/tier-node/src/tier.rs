@@ -74,6 +74,13 @@ pub struct Tier<F: Fabric> {
     class: Class,
 }
 
+/// Returns a name that is [open](Name::is_open_to) to a principal. The node that vouches for the principal checks it, and
+/// other nodes believe it.
+pub(crate) fn open_name(name: impl AsRef<[u8]>, principal: &Principal) -> Result<Name, RequestError> {
+    let name = Name::new(name)?;
+    if name.is_open_to(principal) { Ok(name) } else { Err(RequestError::OtherOwner(name)) }
+}
+
 impl<F: Fabric> Clone for Tier<F> {
     fn clone(&self) -> Self {
         self.with_class(self.principal.clone(), self.class.clone())
@@ -267,6 +274,11 @@ impl<F: Fabric> Tier<F> {
         &self.principal
     }
 
+    /// Returns a name that is [open](Name::is_open_to) to this principal.
+    pub(crate) fn open_name(&self, name: impl AsRef<[u8]>) -> Result<Name, RequestError> {
+        open_name(name, &self.principal)
+    }
+
     /// Returns this node's name.
     pub fn name(&self) -> &str {
         &self.node().config.node
@@ -407,7 +419,7 @@ impl<F: Fabric> Tier<F> {
 
     fn try_malloc(&self, length: u64, spec: &Spec, until: Nanos) -> Result<Lmr<F>, RequestError> {
         let node = self.node();
-        let name = spec.name.as_ref().map(Name::new).transpose()?;
+        let name = spec.name.as_ref().map(|name| self.open_name(name)).transpose()?;
         let stores = self.stores(spec)?;
         let grants = spec.grants()?;
         if let (None, Some(_)) = (&name, spec.lease()) {

@@ -1,6 +1,7 @@
 //! Names of regions, and the node that keeps a name.
 
 use crate::place::NodeId;
+use crate::rights::Principal;
 use std::fmt;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -21,7 +22,8 @@ pub enum NameError {
 }
 
 /// A name of a region: 1 to 255 bytes, unique in the cluster. The part before the first `/` is the
-/// application by convention; the meaning of the rest belongs to the application (section 4.1).
+/// application by convention; the meaning of the rest belongs to the application (section 4.1). If it is `~PRINCIPAL`, the
+/// name [belongs](Name::is_open_to) to that principal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Box<[u8]>);
 
@@ -39,6 +41,19 @@ impl Name {
     /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Returns the principal to whom a name of the form `~PRINCIPAL/...` belongs, as bytes; `None` for a name of all.
+    pub fn owner(&self) -> Option<&[u8]> {
+        let rest = self.0.strip_prefix(b"~")?;
+        let end = rest.iter().position(|byte| *byte == b'/')?;
+        Some(&rest[..end])
+    }
+
+    /// Returns whether a principal may make regions of this name, take its lock, wait at its barrier, and serve and call a
+    /// service of this name: names of the form `~PRINCIPAL/...` belong to one principal, and others to all.
+    pub fn is_open_to(&self, principal: &Principal) -> bool {
+        self.owner().is_none_or(|owner| owner == principal.as_str().as_bytes())
     }
 }
 
@@ -78,6 +93,21 @@ mod tests {
         assert_eq!(Name::new([b'x'; 256]), Err(NameError::TooLong(256)));
         assert_eq!(Name::new([b'x'; 255]).unwrap().as_bytes().len(), 255);
         assert_eq!(Name::new(b"graph/\xff7").unwrap().to_string(), "graph/\\xff7");
+    }
+
+    #[test]
+    fn names_with_a_tilde_belong_to_one_principal() {
+        let (alice, bob) = (Principal::new("alice").unwrap(), Principal::new("bob").unwrap());
+        let may = |name: &[u8]| [&alice, &bob].map(|who| Name::new(name).unwrap().is_open_to(who));
+        for of_all in [&b"a"[..], b"~", b"~alice", b"alice/x", b"x~alice/y", b"/~alice/y", b"~\xff"] {
+            assert_eq!(may(of_all), [true; 2], "{of_all:?}");
+        }
+        for of_alice in [&b"~alice/"[..], b"~alice/x", b"~alice/x/~bob/y", b"~alice//"] {
+            assert_eq!(may(of_alice), [true, false], "{of_alice:?}");
+        }
+        for of_nobody in [&b"~/"[..], b"~/x", b"~Alice/x", b"~alic/x", b"~alice /x", b"~\xff/x"] {
+            assert_eq!(may(of_nobody), [false; 2], "{of_nobody:?}");
+        }
     }
 
     #[test]

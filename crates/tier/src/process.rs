@@ -31,6 +31,9 @@ pub const SERVICE: &str = "dunlin.tier.process";
 /// The environment variable that names the address of this host's node for processes.
 pub const NODE_VARIABLE: &str = "DUNLIN_NODE";
 
+/// The environment variable that names the file with the token of a process: the token names its principal.
+pub const TOKEN_VARIABLE: &str = "DUNLIN_NODE_TOKEN_FILE";
+
 /// Returns the name of a user's node among the addresses of shared memory, where [`NODE_VARIABLE`] does not say another.
 pub fn default_name(user: u32) -> String {
     format!("dunlin-node-{user}")

@@ -7,7 +7,8 @@ use dunlin_fabric::{Address, AddressError, ListenError, Scheme, Unavailable, Wit
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::ServeError;
 use dunlin_tier_client::{
-    Announced, AttachConfig, NODE_VARIABLE, RequestError, Tier, default_address, gateway_address,
+    Announced, AttachConfig, NODE_VARIABLE, RequestError, Tier, default_address, default_token,
+    gateway_address,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -32,11 +33,13 @@ pub(crate) fn resolve(address: &Address) -> Result<Resolved, Unavailable> {
     let gateway = gateway.map_err(|error: AddressError| {
         unavailable(address, format!("{NODE_VARIABLE} is not the address of a node: {error}"))
     })?;
+    let token = default_token().map_err(|error| unavailable(address, error))?;
     Ok(Resolved {
         address: gateway,
         why: format!("the node of this host has the way to {}", address.name()),
         passed_over: Vec::new(),
         service: address.name().to_owned(),
+        token,
     })
 }
 

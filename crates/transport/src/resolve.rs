@@ -12,7 +12,7 @@ use dunlin_fabric::door::{self, Door, Look};
 use dunlin_fabric::{
     Address, ChosenTransport, Fabric, Host, Nanos, PassedOver, RealHost, Scheme, Unavailable, nanos,
 };
-use dunlin_rpc::ClientConfig;
+use dunlin_rpc::{ClientConfig, Token};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -36,6 +36,8 @@ pub struct Resolved {
     pub passed_over: Vec<PassedOver>,
     /// The service to ask for at the address, in place of the client's own settings; empty except for a `node:` address.
     pub service: String,
+    /// The token for the address, if the client's own settings have none; empty except for a `node:` address.
+    pub token: Token,
 }
 
 impl Resolved {
@@ -45,6 +47,7 @@ impl Resolved {
             why: NAMED.to_owned(),
             passed_over: Vec::new(),
             service: String::new(),
+            token: Token::default(),
         }
     }
 
@@ -52,6 +55,9 @@ impl Resolved {
     pub(crate) fn settle(&self, mut config: ClientConfig) -> ClientConfig {
         if !self.service.is_empty() {
             config.service.clone_from(&self.service);
+        }
+        if config.token.is_empty() {
+            config.token.clone_from(&self.token.0);
         }
         config
     }
@@ -392,7 +398,7 @@ fn decide(
                     Scheme::Tcp => "no fabric is left, and the server answers stock Thrift",
                     _ => "both sides have libfabric",
                 };
-                return Ok(Resolved { address, why: why.to_owned(), passed_over, service: String::new() });
+                return Ok(Resolved { why: why.to_owned(), passed_over, ..Resolved::named(&address) });
             }
             Err(why) => passed_over.push(PassedOver { scheme, why }),
         }

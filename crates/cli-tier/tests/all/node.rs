@@ -334,14 +334,58 @@ fn only_nodes_with_the_token_join() {
 }
 
 #[test]
+fn a_token_of_the_file_of_principals_names_the_principal_of_a_command() {
+    let folder = Folder::new("principals");
+    let (hers, wrong) = ("the-secret-token-of-alice", "the-secret-token-of-nobody");
+    let principals = secret(&folder, "principals", &format!("# of this host\n{hers} alice\n"));
+    let (hers, wrong) = (secret(&folder, "hers", hers), secret(&folder, "wrong", wrong));
+    let node = Node::start(&["--principals", &principals, "--memory", "4MiB"]);
+    let run = |words: &[&str], token: &[&str]| dunlin([&node.words(words)[..], token].concat());
+    let alice = ["--token-file", &hers];
+    run(&["tier", "put", "app/hers", "--text", "hello"], &alice).well();
+    assert_eq!(run(&["tier", "get", "app/hers"], &alice).well().out, b"hello");
+    assert!(run(&["node", "ls"], &alice).well().text().contains("app/hers"));
+    assert!(run(&["node", "status"], &alice).well().text().contains("alice"));
+    // Not the user's.
+    run(&["tier", "get", "app/hers"], &[]).failed(1, &["no such region"]);
+    assert!(!run(&["node", "ls"], &[]).well().text().contains("app/hers"));
+    // By the variable, which the option goes before.
+    let by_variable = |file: &str, more: &[&str]| {
+        let words = [&node.words(&["tier", "get", "app/hers"])[..], more].concat();
+        Running::with_variables(&[("DUNLIN_NODE_TOKEN_FILE", file)], words).end()
+    };
+    assert_eq!(by_variable(&hers, &[]).well().out, b"hello");
+    assert_eq!(by_variable(&wrong, &alice).well().out, b"hello");
+    for (file, words) in [(&wrong, "--principals"), (&folder.file("missing"), "missing")] {
+        by_variable(file, &[]).failed(1, &[words]);
+        run(&["tier", "get", "app/hers"], &["--token-file", file]).failed(1, &[words]);
+    }
+    let attach = unique("principals");
+    let refused = |text: &str, words: &[&str]| {
+        let file = secret(&folder, "refused", text);
+        dunlin(["node", "run", "--attach", &attach, "--principals", &file, "--for", "100"]).failed(1, words);
+    };
+    refused("short alice", &["refused", "token 1 has 5 bytes"]);
+    refused("the-secret-token-of-alice", &["line 1 is not TOKEN NAME"]);
+    let one = "the-secret-token-of-alice";
+    refused(&format!("{one} alice\n{one} bob"), &["token 2 names another principal"]);
+}
+
+#[test]
 fn a_file_of_a_token_is_one_that_nobody_else_may_read() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = Folder::new("token-file");
     let (empty, open) = (secret(&folder, "empty", " \n"), secret(&folder, "open", "known"));
     let missing = folder.file("missing");
     let listen = unique("tokens");
-    for command in [&["node", "run", "--attach", &listen][..], &["node", "directory", &listen]] {
-        let run = |file: &str| dunlin([command, &["--token-file", file, "--for", "100"]].concat());
+    let node = ["node", "run", "--attach", &listen, "--for", "100"];
+    for (command, option) in [
+        (&node[..], "--token-file"),
+        (&node, "--principals"),
+        (&["node", "directory", &listen, "--for", "100"], "--token-file"),
+        (&["tier", "ls", "--node", &listen], "--token-file"),
+    ] {
+        let run = |file: &str| dunlin([command, &[option, file]].concat());
         run(&missing).failed(1, &["cannot read", "missing"]);
         run(&empty).failed(1, &["is empty"]);
         for mode in [0o640, 0o604, 0o620, 0o644] {

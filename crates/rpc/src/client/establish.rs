@@ -136,6 +136,9 @@ fn greet_as<F: Fabric>(
             drop(link);
             greet_as(fabric, address, config, (service, Extensions::default()), until)
         }
+        Record::Refused(refused) if refused.code == RefusalCode::UNAUTHORISED => {
+            Err(ConnectError::Unauthorised(printable(&refused.text)))
+        }
         Record::Refused(refused) => Err(ConnectError::Refused(printable(&refused.text))),
         other => {
             Err(ConnectError::Handshake(format!("{:?} came instead of HelloReply", other.record_type())))

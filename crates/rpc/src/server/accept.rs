@@ -18,7 +18,7 @@ use crate::path::credits::MAX_CREDITS;
 use crate::plan::{
     CompletionMode, LargePayload, Lease, Occupancy, Plan, PlanError, RequestHalf, ResponseHalf, Sharing,
 };
-use crate::service::ConnectionObserver;
+use crate::service::{ConnectionObserver, NotAdmitted};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
     Access, Endpoint, Fabric, Host, Link, Listener, Nanos, ReadyList, Region, RegionKey, Signal,
@@ -394,9 +394,13 @@ impl<F: Fabric> Control<F> {
         let opened = self
             .observer
             .as_ref()
-            .map_or(Ok(()), |one| one.opened(number, &session.link.peer(), &hello.service));
-        if let Err(text) = opened {
-            self.refuse(&session.link, RefusalCode::TOO_MANY, &text);
+            .map_or(Ok(()), |one| one.opened(number, &session.link.peer(), &hello.service, &hello.token));
+        if let Err(reason) = opened {
+            let (code, text) = match reason {
+                NotAdmitted::Refused(text) => (RefusalCode::TOO_MANY, text),
+                NotAdmitted::Unauthorised(text) => (RefusalCode::UNAUTHORISED, text),
+            };
+            self.refuse(&session.link, code, &text);
             return Err(Over);
         }
         session.connection = Some(self.state.clients.enter(place, number, hello));

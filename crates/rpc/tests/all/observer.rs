@@ -19,11 +19,14 @@ enum Event {
 struct Watch(Mutex<Vec<Event>>);
 
 impl ConnectionObserver for Watch {
-    fn opened(&self, session: u64, peer: &PeerIdentity, _: &str) -> Result<(), String> {
+    fn opened(&self, session: u64, peer: &PeerIdentity, _: &str, token: &Token) -> Result<(), NotAdmitted> {
+        if token.0 == b"unknown" {
+            return Err(NotAdmitted::Unauthorised("who is that".to_owned()));
+        }
         let mut events = self.0.lock().unwrap();
         if events.len() >= 2 {
             events.push(Event::Refused);
-            return Err("two are enough".to_owned());
+            return Err("two are enough".to_owned().into());
         }
         events.push(Event::Opened(session, peer.clone()));
         Ok(())
@@ -60,6 +63,10 @@ fn a_service_knows_the_user_and_the_end_of_each_connection() {
     }
     let refused = connect().unwrap_err();
     assert!(refused.to_string().contains("two are enough"), "{refused}");
+    let token = b"unknown".to_vec();
+    let unknown =
+        Client::connect(&fabric, server.address(), ClientConfig { token, ..ClientConfig::default() });
+    assert!(matches!(unknown, Err(ConnectError::Unauthorised(text)) if text == "who is that"));
     let sessions = sessions.lock().unwrap().clone();
     let peer =
         PeerIdentity { process: Some(std::process::id()), user: Some(rustix::process::geteuid().as_raw()) };

@@ -314,7 +314,7 @@ fn who_waits_for_room_is_in_the_queue_once() {
 struct Opened(AtomicU64);
 
 impl ConnectionObserver for Opened {
-    fn opened(&self, _: u64, _: &dunlin_fabric::PeerIdentity, _: &str) -> Result<(), String> {
+    fn opened(&self, _: u64, _: &dunlin_fabric::PeerIdentity, _: &str, _: &Token) -> Result<(), NotAdmitted> {
         self.0.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }

@@ -53,6 +53,13 @@ fn operations_of_a_process_are_futures() {
         });
         let (buffers, outcomes) = wait(operations.run(list));
         assert!(buffers.concat() == bytes && outcomes.unwrap().iter().all(Result::is_ok));
+        let own = Arc::new(app.malloc(300, Spec::on(store)).unwrap());
+        let list = OwnedOperations::new().memset(&own, 0, 100, 6).memcpy((&own, 150), (&own, 50), 100);
+        assert!(wait(operations.run(list)).1.unwrap().iter().all(Result::is_ok));
+        let mut bytes = vec![0; 300];
+        own.read(0, &mut bytes).unwrap();
+        let is_set = |at: usize| at < 100 || (150..200).contains(&at);
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == if is_set(at) { 6 } else { 0 }));
         let mut buffer = app.buffer(2000).unwrap();
         buffer.copy_in(0, &[93; 2000]).unwrap();
         let (buffer, written) = wait(operations.write_from(&region, 50_000, buffer, 100..1100));

@@ -54,11 +54,17 @@ pub(crate) fn keeper_address(tag: &str, node: &str) -> Address {
 }
 
 /// A node of this process whose memory a keeper has.
-pub(crate) fn serve_kept(config: TierConfig, tag: &str) -> Result<Serving, JoinError> {
+pub(crate) fn serve_kept(
+    config: TierConfig,
+    tag: &str,
+    change: impl FnOnce(&mut ProcessConfig),
+) -> Result<Serving, JoinError> {
     let (fabric, address) = (fabric(), attach_address(tag, &config.node));
     let keeper = ShmKeeper::connect(&keeper_address(tag, &config.node), Duration::from_secs(10))?;
     let node = dunlin_tier_node::Tier::within_kept(&fabric, config, Box::new(keeper))?;
-    let processes = ProcessServer::serve(&fabric, &node, ProcessConfig::new(address.clone()))?;
+    let mut processes = ProcessConfig::new(address.clone());
+    change(&mut processes);
+    let processes = ProcessServer::serve(&fabric, &node, processes)?;
     Ok(Serving { address, processes, node })
 }
 

@@ -4,14 +4,14 @@ use crate::common::{Serving, attach, attach_address, bytes_of, config, count, fa
 use dunlin_fabric::Link as _;
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
-use dunlin_tier::process::list::{ListedChange, ListedOperation, MAX_LISTED, Outcomes};
+use dunlin_tier::process::list::{BufferPart, ListedChange, ListedOperation, MAX_LISTED, Outcomes};
 use dunlin_tier::process::lock::{BARRIER, LOCK, LOCK_HOME, LockingRequest};
 use dunlin_tier::process::service::{
     INVOKE, INVOKE_REFUSED, NOTHING, Outcome, RECEIVE, REGISTER_SERVER, REPLY, SERVERS, ServiceRequest,
 };
 use dunlin_tier::process::{
-    ATTACH, Attached, ELSEWHERE, FREE, MAX_HERE, MAX_MOVED, Opened, Problem, ProcessRequest, READ, READ_HERE,
-    REFUSED, RUN, SERVICE, Secret, UNMAP, WRITE_HERE,
+    ATTACH, Attached, ELSEWHERE, FREE, MAX_HERE, MAX_MOVED, NoDirect, Opened, Problem, ProcessRequest, READ,
+    READ_HERE, REFUSED, RUN, SERVICE, Secret, UNMAP, WRITE_HERE,
 };
 use dunlin_tier::{AccessError, Name, Priority, Rights};
 use dunlin_tier_client::{Lmr, Spec, Tier};
@@ -269,6 +269,8 @@ fn lists_with_one_bad_operation_are_refused_as_a_whole() {
     let named = victim.malloc(4096, Spec::on("two").named("weak").grant_anyone(Rights::READ)).unwrap();
     let map = ProcessRequest::Map { name: name("weak"), rights: Rights::READ };
     let weak = Opened::parse(&raw.ask(&map).unwrap()).unwrap().handle;
+    let buffer = Opened::parse(&raw.ask(&ProcessRequest::Buffer { length: 4096 }).unwrap()).unwrap().handle;
+    let part = |length, at| BufferPart { length, buffer, at };
     for node in ["one", "two"] {
         let own = raw.malloc(4096, node).handle;
         let good =
@@ -285,10 +287,35 @@ fn lists_with_one_bad_operation_are_refused_as_a_whole() {
             (at(own, u64::MAX, ListedChange::Read(2)), out(u64::MAX, 2)),
             (at(own, 1, ListedChange::Read(4096)), out(1, 4096)),
             (at(own, 4095, ListedChange::Write(b"xy")), out(4095, 2)),
+            (at(weak, 0, ListedChange::Set { length: 1, value: 9 }), denied),
+            (at(own, 4095, ListedChange::Set { length: 2, value: 9 }), out(4095, 2)),
+            (at(own, 0, ListedChange::Copy { length: 1, to: weak, target: 0 }), denied),
+            (at(own, 4095, ListedChange::Copy { length: 2, to: own, target: 0 }), out(4095, 2)),
+            (at(own, 0, ListedChange::Copy { length: 2, to: own, target: 4095 }), out(4095, 2)),
+            (at(own, 0, ListedChange::Copy { length: 2, to: own, target: u64::MAX }), out(u64::MAX, 2)),
+            (at(weak, 0, ListedChange::WriteFrom(part(1, 0))), denied),
+            (at(own, 4095, ListedChange::WriteFrom(part(2, 0))), out(4095, 2)),
+            (at(own, u64::MAX, ListedChange::ReadInto(part(0, 0))), out(u64::MAX, 0)),
+            (at(own, 0, ListedChange::ReadInto(part(2, 4095))), out(4095, 2)),
+            (at(own, 0, ListedChange::WriteFrom(part(1, u64::MAX))), out(u64::MAX, 1)),
         ];
         for handle in [theirs, 0, u64::MAX, own ^ 64, own + (1 << 32), own ^ (1 << 63)] {
             bad.push((at(handle, 0, ListedChange::Read(8)), AccessError::NoHandle));
             bad.push((at(handle, 0, ListedChange::Write(b"overwritten")), AccessError::NoHandle));
+            bad.push((at(handle, 0, ListedChange::Set { length: 8, value: 9 }), AccessError::NoHandle));
+            let copy = ListedChange::Copy { length: 8, to: handle, target: 0 };
+            bad.push((at(own, 0, copy), AccessError::NoHandle));
+            let part = BufferPart { length: 8, buffer: handle, at: 0 };
+            bad.push((at(own, 0, ListedChange::ReadInto(part)), AccessError::NoHandle));
+            bad.push((at(own, 0, ListedChange::WriteFrom(part)), AccessError::NoHandle));
+        }
+        // A region is no buffer: other processes have handles of it.
+        let part = BufferPart { length: 8, buffer: own, at: 0 };
+        for change in [ListedChange::ReadInto(part), ListedChange::WriteFrom(part)] {
+            let operations = vec![good(0), at(own, 0, change)];
+            let found = problem(raw.ask(&ProcessRequest::Run { priority: Priority::High, operations }));
+            let problem = Box::new(Problem::NotDirect(NoDirect::Shared));
+            assert_eq!(found, Problem::InList { place: 1, problem }, "{change:?}");
         }
         for (bad, error) in bad {
             for place in [0, 1, 30] {
@@ -376,13 +403,19 @@ fn payload() -> impl Strategy<Value = (u16, Vec<u8>)> {
     });
     let noise = (0..=LOCK_HOME + 1, prop::collection::vec(any::<u8>(), 0..200));
     // Lists of operations whose fields are any numbers.
-    let list = prop::collection::vec((0u8..4, any::<u64>(), 0u64..9000, 0u32..300), 0..5).prop_map(|list| {
+    let list = prop::collection::vec((0u8..8, any::<u64>(), 0u64..9000, 0u32..300), 0..5).prop_map(|list| {
         let operation = |(kind, handle, offset, number): (u8, u64, u64, u32)| {
             let change = match kind {
                 0 => ListedChange::Read(number),
                 1 => ListedChange::Write(&[0xee; 300][..number as usize]),
                 2 => ListedChange::Add(number.into()),
-                _ => ListedChange::Swap { expected: 0, swap: number.into() },
+                3 => ListedChange::Swap { expected: 0, swap: number.into() },
+                4 => ListedChange::Set { length: number, value: 0xee },
+                5 => ListedChange::Copy { length: number, to: handle ^ u64::from(number), target: offset },
+                kind => {
+                    let part = BufferPart { length: number, buffer: handle ^ offset, at: offset };
+                    if kind == 6 { ListedChange::ReadInto(part) } else { ListedChange::WriteFrom(part) }
+                }
             };
             ListedOperation { handle, offset, change }
         };

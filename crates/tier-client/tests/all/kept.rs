@@ -320,7 +320,7 @@ fn other_nodes_settings_and_damaged_ledgers_are_refused() {
             other => panic!("byte {at}: {other:?}"),
         }
     }
-    let one = serve_kept(settings(), &tag).unwrap();
+    let one = serve_kept(settings(), &tag, |_| {}).unwrap();
     let again = attach(&one.address).map("a", Rights::READ).unwrap();
     assert!(is_filled(&again, 7), "the memory was refused, and not forgotten");
     drop((again, one));

@@ -2,8 +2,8 @@
 
 use crate::common::{Serving, attach, bytes_of, config, serve, tag, wait};
 use dunlin_tier_client::{
-    AccessError, AnyLists, AnyLmr, AnyOperation, Done, ListError, Lmr, OperationError, Operations, Outcomes,
-    RequestError, Rights, Spec, Tier,
+    AccessError, AnyLists, AnyLmr, AnyOperation, BufferError, Done, ListError, Lmr, OperationError,
+    Operations, Outcomes, Position, RequestError, Rights, Spec, Tier,
 };
 use std::time::Duration;
 
@@ -80,6 +80,61 @@ fn lists_of_processes_do_what_memory_does() {
     }
 }
 
+/// Lists that set, copy, and use buffers in place, short and long, against a model.
+#[test]
+fn lists_of_processes_set_copy_and_move_in_place() {
+    let tag = tag("lists-in-place");
+    let nodes = ["one", "two"].map(|name| {
+        let mut settings = config(&tag, &["one", "two"], name);
+        // Buffers and regions have several parts.
+        (settings.memory, settings.extent, settings.piece) = (96 << 20, Some(16 << 20), 65_536);
+        serve(settings, &tag, |_| {})
+    });
+    let app = attach(&nodes[0].address);
+    const LENGTH: usize = 12 << 20;
+    let [mut full, mut empty] = [0; 2].map(|_| app.buffer(5 << 20).unwrap());
+    let fresh: Vec<u8> = (0..full.len()).map(|at| (at * 31 / 7) as u8).collect();
+    full.copy_in(0, &fresh).unwrap();
+    for stores in [&["one"][..], &["two"], &["two", "one"]] {
+        let region = app.malloc(LENGTH as u64, Spec::spread(stores.iter().copied())).unwrap();
+        let source: Vec<u8> = (0..LENGTH).map(|at| (at * 3 / 2) as u8).collect();
+        region.write(0, &source).unwrap();
+        wait("the source", || (bytes_of(&region).unwrap() == source).then_some(()));
+        for most in [1000usize, 100_000, 5 << 20] {
+            let mut model = bytes_of(&region).unwrap();
+            let pool = nodes[0].processes.counts().pool;
+            let outcomes = Operations::new()
+                .memset(&region, 5, most as u64, 9)
+                // Overlapping ranges, whose target lies behind the source.
+                .memcpy(region.at(7 << 20), region.at((7 << 20) - 33), most as u64)
+                .write_from_each(
+                    &mut full,
+                    [(&region, 6 << 20, 3..500), (&region, (6 << 20) + 600, 70_000..130_001)],
+                )
+                .read_into(&region, 6_500_000, &mut empty, ..most.min(800_000))
+                .fetch_add(&region, 6_400_000, 1)
+                .run()
+                .unwrap();
+            let requests = nodes[0].processes.counts().pool - pool;
+            assert_eq!(requests == 1, most < 1_000_000, "{requests} requests with {most} bytes");
+            let old = model[6_400_000..6_400_008].try_into().map(u64::from_le_bytes).unwrap();
+            for (place, outcome) in outcomes.into_iter().enumerate() {
+                let expected = if place == 5 { Done::Old(old) } else { Done::Moved };
+                assert_eq!(outcome.unwrap(), expected, "{place}");
+            }
+            let mut read = vec![0; most.min(800_000)];
+            empty.copy_out(0, &mut read).unwrap();
+            model[6_400_000..6_400_008].copy_from_slice(&(old + 1).to_le_bytes());
+            assert!(read == model[6_500_000..][..read.len()]);
+            model[6 << 20..][..497].copy_from_slice(&fresh[3..500]);
+            model[(6 << 20) + 600..][..60_001].copy_from_slice(&fresh[70_000..130_001]);
+            model[5..5 + most].fill(9);
+            model.copy_within((7 << 20) - 33..(7 << 20) - 33 + most, 7 << 20);
+            wait("the bytes of the list", || (bytes_of(&region).unwrap() == model).then_some(()));
+        }
+    }
+}
+
 #[test]
 fn lists_are_checked_as_a_whole() {
     let tag = tag("checked");
@@ -97,7 +152,36 @@ fn lists_are_checked_as_a_whole() {
     refused_at(list.run(), 1, AccessError::OutOfBounds { offset, length, size });
     let list = Operations::new().write(&region, 0, &long).fetch_add(&region, 9, 1);
     refused_at(list.run(), 1, AccessError::Misaligned(9));
+    let list = Operations::new().write(&region, 0, &long).memset(&weak, 0, 1, 1);
+    refused_at(list.run(), 1, denied);
+    let list = Operations::new().memset(&region, 0, 9, 1).memcpy(weak.at(0), region.at(0), 1);
+    refused_at(list.run(), 1, denied);
+    let list = Operations::new().memset(&region, 0, 9, 1).memcpy(region.at(u64::MAX), region.at(0), 1);
+    refused_at(list.run(), 1, AccessError::OutOfBounds { offset: u64::MAX, length: 1, size });
+    let mut buffer = app.buffer(100).unwrap();
+    let list = Operations::new().memset(&region, 0, 9, 1).write_from(&weak, 0, &mut buffer, ..);
+    refused_at(list.run(), 1, denied);
+    let list = Operations::new().memset(&region, 0, 9, 1).read_into(&weak, 599_901, &mut buffer, ..);
+    refused_at(list.run(), 1, AccessError::OutOfBounds { offset: 599_901, length: 100, size });
+    let list = Operations::new().memset(&region, 0, 9, 1).read_into(&weak, 0, &mut buffer, 100..102).run();
+    let outside = BufferError::Outside { start: 100, end: 102, size: 100 };
+    assert!(
+        matches!(&list, Err(ListError::Refused { place: 1, source: OperationError::Buffer(error) })
+            if error.to_string() == outside.to_string()),
+        "{list:?}"
+    );
     let theirs = other.map("x", Rights::ALL).unwrap();
+    let list = Operations::new().memset(&region, 0, 9, 1).memcpy(theirs.at(0), region.at(0), 1).run();
+    assert!(matches!(list, Err(ListError::OtherTier { place: 1 })), "{list:?}");
+    let mut foreign = other.buffer(100).unwrap();
+    let list = Operations::new().memset(&region, 0, 9, 1).read_into(&region, 0, &mut foreign, ..).run();
+    assert!(
+        matches!(
+            &list,
+            Err(ListError::Refused { place: 1, source: OperationError::Buffer(BufferError::OtherTier) })
+        ),
+        "{list:?}"
+    );
     let list = Operations::new().write(&region, 0, &long).write(&theirs, 0, b"x").run();
     assert!(matches!(list, Err(ListError::OtherTier { place: 1 })), "{list:?}");
     let many = |count| (0..count).fold(Operations::new(), |list, _| list.fetch_add(&region, 8, 1));
@@ -239,15 +323,21 @@ fn a_word_follows_its_bytes() {
 fn any_list<T: AnyLists>(tier: &T) {
     let region = tier.malloc(4096, Spec::here()).unwrap();
     let (mut old, mut new) = ([1; 8], [1; 8]);
+    let at = |offset| Position { lmr: &region, offset };
     let list = vec![
         AnyOperation::Write { lmr: &region, offset: 8, from: b"8 bytes." },
         AnyOperation::CompareSwap { lmr: &region, offset: 16, expected: 0, swap: 7 },
         AnyOperation::CompareSwap { lmr: &region, offset: 24, expected: 1, swap: 7 },
         AnyOperation::Read { lmr: &region, offset: 32, into: &mut old },
+        AnyOperation::Memset { lmr: &region, offset: 1000, length: 100, value: 4 },
+        AnyOperation::Memcpy { to: at(1200), from: at(1050), length: 100 },
     ];
     let outcomes = tier.run_list(list).unwrap().into_iter().map(Result::unwrap).collect::<Vec<_>>();
-    assert_eq!(outcomes, [Done::Moved, Done::Old(0), Done::Old(0), Done::Moved]);
+    assert_eq!(outcomes, [Done::Moved, Done::Old(0), Done::Old(0), Done::Moved, Done::Moved, Done::Moved]);
     assert_eq!(old, [0; 8]);
+    let mut copied = [1; 100];
+    region.read(1200, &mut copied).unwrap();
+    assert_eq!((&copied[..50], &copied[50..]), (&[4; 50][..], &[0; 50][..]));
     region.read(8, &mut new).unwrap();
     assert_eq!(&new, b"8 bytes.");
     region.read(16, &mut new).unwrap();

@@ -43,7 +43,7 @@ fn child() {
             settings.memory = u64::from(count("DUNLIN_TIER_KEPT_MIB", 8)) << 20;
             // Four extents: for all users, for direct mappings, and for the buffers of a process.
             settings.piece = 1 << 20;
-            let _node = serve_kept(settings, &tag).unwrap();
+            let _node = serve_kept(settings, &tag, |_| {}).unwrap();
             wait_for_end();
         }
         "kept-writer" => crate::kept_kills::write_for_ever(&tag),

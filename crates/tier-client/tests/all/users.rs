@@ -61,6 +61,16 @@ fn child() {
             let seen = tier.list("one", 0).unwrap().regions;
             assert!(seen.iter().map(|region| region.name.as_bytes()).eq([b"common"]), "{seen:?}");
 
+            // A function of another user, by a name of all, and by a name of that user.
+            let mut answer = [0; 16];
+            let length = tier.call("one", "owner's", 1, b"who am I?", &mut answer).unwrap();
+            assert_eq!(&answer[..length], b"guest");
+            let again = tier.register("owner's", 1).map(drop);
+            assert!(matches!(again, Err(RequestError::Registered { .. })), "{again:?}");
+            let refused = tier.call("one", "~user-0/own", 1, b"who am I?", &mut answer);
+            assert!(matches!(refused, Err(RequestError::OtherOwner(_))), "{refused:?}");
+            assert!(matches!(tier.register("~user-0/own", 2).map(drop), Err(RequestError::OtherOwner(_))));
+
             let common = tier.map("common", Rights::READ.with(Rights::WRITE)).unwrap();
             assert!(common.grant("guest", Rights::ALL).is_err());
             assert!(tier.map("common", Rights::READ).unwrap().free().is_err());
@@ -134,7 +144,12 @@ fn an_admitted_user_has_what_is_granted_and_no_byte_more() {
     });
     let [before, common, private] = &regions;
 
+    let calls = owner.register("owner's", 1).unwrap();
+    let _own = owner.register("~user-0/own", 1).unwrap();
     let guest = other_user("admitted", &tag);
+    let request = calls.receive_within(&mut [0; 16], HANG).unwrap();
+    let caller = request.caller().to_owned();
+    request.reply(caller.as_bytes()).unwrap();
     wait("the guest's bytes", || (bytes_of(common).unwrap() == [1; 4096]).then_some(()));
     assert!(no_such(owner.map("guest's", Rights::READ)));
     for neighbour in [before, private] {

@@ -4,6 +4,7 @@ use super::{Asynchronous, InPlaceLmr, Operation, TimedLmr};
 use crate::any::AnyOperation;
 use crate::error::{ListError, OperationError};
 use crate::list::Outcomes;
+use crate::memcpy::Position;
 use dunlin_fabric::Host;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ enum OwnedOperation<L> {
     Write { lmr: Arc<L>, offset: u64, buffer: Vec<u8> },
     FetchAdd { lmr: Arc<L>, offset: u64, add: u64 },
     CompareSwap { lmr: Arc<L>, offset: u64, expected: u64, swap: u64 },
+    Memset { lmr: Arc<L>, offset: u64, length: u64, value: u8 },
+    Memcpy { to: (Arc<L>, u64), from: (Arc<L>, u64), length: u64 },
 }
 
 impl<L> OwnedOperation<L> {
@@ -31,6 +34,13 @@ impl<L> OwnedOperation<L> {
             }
             OwnedOperation::CompareSwap { lmr, offset, expected, swap } => {
                 AnyOperation::CompareSwap { lmr, offset: *offset, expected: *expected, swap: *swap }
+            }
+            OwnedOperation::Memset { lmr, offset, length, value } => {
+                AnyOperation::Memset { lmr, offset: *offset, length: *length, value: *value }
+            }
+            OwnedOperation::Memcpy { to, from, length } => {
+                let [to, from] = [to, from].map(|(lmr, offset)| Position { lmr: &**lmr, offset: *offset });
+                AnyOperation::Memcpy { to, from, length: *length }
             }
         }
     }
@@ -77,6 +87,17 @@ impl<L> OwnedOperations<L> {
     /// Adds a swap of the word at `offset`.
     pub fn compare_swap(self, lmr: &Arc<L>, offset: u64, expected: u64, swap: u64) -> Self {
         self.add(OwnedOperation::CompareSwap { lmr: Arc::clone(lmr), offset, expected, swap })
+    }
+
+    /// Adds a setting of `length` bytes at `offset` to a value.
+    pub fn memset(self, lmr: &Arc<L>, offset: u64, length: u64, value: u8) -> Self {
+        self.add(OwnedOperation::Memset { lmr: Arc::clone(lmr), offset, length, value })
+    }
+
+    /// Adds a copy of `length` bytes to an offset of a region from one of another region, or of the same one.
+    pub fn memcpy(self, to: (&Arc<L>, u64), from: (&Arc<L>, u64), length: u64) -> Self {
+        let [to, from] = [to, from].map(|(lmr, offset)| (Arc::clone(lmr), offset));
+        self.add(OwnedOperation::Memcpy { to, from, length })
     }
 
     /// Returns the number of operations.

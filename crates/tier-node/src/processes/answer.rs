@@ -1,21 +1,22 @@
 //! The answers to requests of processes.
 
 use super::registry::{Process, Registry};
-use crate::buffer::Place;
-use crate::error::{ListError, RequestError};
+use crate::buffer::{Lent, Place};
+use crate::error::{ListError, OperationError, RequestError};
+use crate::item::Transfer;
 use crate::list::{Done, Operations, Outcomes};
 use crate::lmr::Lmr;
 use crate::spec::Spec;
 use dunlin_fabric::{Fabric, Nanos};
 use dunlin_rpc::{ApplicationCode, Incoming, PoolService, Puller, Reply, Request, Service, Status};
 use dunlin_tier::message::Refusal;
-use dunlin_tier::process::list::{ListedChange, ListedOperation, encode_outcomes};
+use dunlin_tier::process::list::{BufferPart, ListedChange, ListedOperation, encode_outcomes};
 use dunlin_tier::process::service::{PING, REGISTER, REGISTER_SERVER, SERVERS, WITHDRAW};
 use dunlin_tier::process::{
     COPY, ELSEWHERE, MAX_CHANGED, MAX_HERE, MAX_MOVED, MEMSET, Opened, Problem, ProcessRequest, READ_HERE,
     REFUSED, WRITE_HERE, encode_listing,
 };
-use dunlin_tier::{Grantee, Name, Priority, Rights};
+use dunlin_tier::{Grantee, Kind, Name, Priority, Rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -174,8 +175,12 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             }
             ProcessRequest::Run { priority, operations } => {
                 let list = (&operations[..], priority);
-                let (bytes, outcomes) = list_of(&process, list, time, |list| list.run())?;
-                return put(reply, &listed(bytes, outcomes.map_err(list_problem)?));
+                // Where they are parsed, lists are bounded. One with buffers may have more parts than a list has operations.
+                let run = |list: Operations<'_, F>, places: &[usize]| {
+                    merged(list.run_bounded(), places, operations.len())
+                };
+                let (bytes, outcomes) = list_of(&process, list, time, run)?;
+                return put(reply, &listed(bytes, outcomes?));
             }
             ProcessRequest::FetchAdd { priority, handle, offset, add } => {
                 process.region(handle)?.within(time).with_priority(priority)?.fetch_add(offset, add)?
@@ -299,21 +304,53 @@ fn spec_of(nodes: &[String], name: Option<&Name>, grants: &[(Grantee, Rights)], 
     spec
 }
 
-/// Makes a list of operations, and has `run` run it. Returns the bytes of its reads, and the result of `run`.
+/// The regions of an operation of a list.
+struct Regions<F: Fabric> {
+    region: Arc<Lmr<F>>,
+    /// The target of a copy.
+    to: Option<Arc<Lmr<F>>>,
+    /// The parts of a buffer.
+    lent: Option<Lent<F>>,
+}
+
+impl<F: Fabric> Regions<F> {
+    fn of<P: Fabric>(process: &Process<F, P>, one: &ListedOperation<'_>) -> Result<Self, Problem> {
+        let region = process.region(one.handle)?;
+        let (mut to, mut lent) = (None, None);
+        match one.change {
+            ListedChange::Copy { to: target, .. } => to = Some(process.region(target)?),
+            ListedChange::ReadInto(part) | ListedChange::WriteFrom(part) => {
+                let buffer = process.region(part.buffer)?;
+                let BufferPart { length, at, .. } = part;
+                let place = Place { region: &buffer, tenant: &process.buffers.tenant, at, length };
+                let kind = if one.kind() == Kind::Read { Kind::Write } else { Kind::Read };
+                lent = Some(place.lend(kind)?);
+            }
+            _ => {}
+        }
+        Ok(Regions { region, to, lent })
+    }
+}
+
+/// Makes a list of operations, and has `run` run it. Returns the bytes of its reads, and the result of `run`. Operations with
+/// buffers are in it once for each part of their buffer's memory: `run` gets the place of the operation for each entry.
 pub(super) fn list_of<F: Fabric, P: Fabric, T>(
     process: &Process<F, P>,
     (operations, priority): (&[ListedOperation<'_>], Priority),
     time: Duration,
-    run: impl FnOnce(Operations<'_, F>) -> T,
+    run: impl FnOnce(Operations<'_, F>, &[usize]) -> T,
 ) -> Result<(Vec<u8>, T), Problem> {
-    let region = |(place, one): (usize, &ListedOperation<'_>)| {
-        process.region(one.handle).map_err(|problem| in_list(place, problem))
+    let regions = |(place, one): (usize, &ListedOperation<'_>)| {
+        Regions::of(process, one).map_err(|problem| in_list(place, problem))
     };
-    let regions = operations.iter().enumerate().map(region).collect::<Result<Vec<_>, _>>()?;
+    let regions = operations.iter().enumerate().map(regions).collect::<Result<Vec<_>, _>>()?;
     // The sum is bounded where lists are parsed.
     let mut bytes = vec![0; operations.iter().map(ListedOperation::read_length).sum()];
     let (mut list, mut rest) = (Operations::new().within(time).with_priority(priority), &mut bytes[..]);
-    for (ListedOperation { offset, change, .. }, region) in operations.iter().zip(&regions) {
+    let mut places = Vec::with_capacity(operations.len());
+    for (place, (one, of_one)) in operations.iter().zip(&regions).enumerate() {
+        let ListedOperation { offset, change, .. } = one;
+        let Regions { region, to, lent } = of_one;
         list = match *change {
             ListedChange::Read(length) => {
                 let (into, after) = std::mem::take(&mut rest).split_at_mut(length as usize);
@@ -323,10 +360,51 @@ pub(super) fn list_of<F: Fabric, P: Fabric, T>(
             ListedChange::Write(from) => list.write(region, *offset, from),
             ListedChange::Add(add) => list.fetch_add(region, *offset, add),
             ListedChange::Swap { expected, swap } => list.compare_swap(region, *offset, expected, swap),
+            ListedChange::Set { length, value } => list.memset(region, *offset, length.into(), value),
+            ListedChange::Copy { length, target, .. } => {
+                let to = to.as_ref().unwrap_or(region);
+                list.memcpy(to.at(target), region.at(*offset), length.into())
+            }
+            // No part of the memory, and the region is checked all the same.
+            ListedChange::ReadInto(BufferPart { length: 0, .. }) => list.read(region, *offset, &mut []),
+            ListedChange::WriteFrom(BufferPart { length: 0, .. }) => list.write(region, *offset, &[]),
+            ListedChange::ReadInto(_) | ListedChange::WriteFrom(_) => {
+                let transfer =
+                    if one.kind() == Kind::Read { Transfer::ReadInto } else { Transfer::WriteFrom };
+                lent.iter().flat_map(Lent::parts).fold(list, |list, (at, range)| {
+                    list.add(region, offset.saturating_add(at), transfer(range))
+                })
+            }
         };
+        places.resize(list.len(), place);
     }
-    let ran = run(list);
+    let ran = run(list, &places);
     Ok((bytes, ran))
+}
+
+/// Returns the outcomes of the operations of a list, each of which has the entries with its place. An operation with an
+/// error of a part fails with it.
+pub(super) fn merged(
+    outcomes: Result<Outcomes, ListError>,
+    places: &[usize],
+    count: usize,
+) -> Result<Outcomes, Problem> {
+    let outcomes = outcomes.map_err(|error| match error {
+        ListError::Refused { place, source } => {
+            ListError::Refused { place: places.get(place).copied().unwrap_or_default(), source }
+        }
+        error => error,
+    });
+    let mut merged: Vec<Option<Result<Done, OperationError>>> = (0..count).map(|_| None).collect();
+    for (outcome, place) in outcomes.map_err(list_problem)?.into_iter().zip(places) {
+        let Some(one) = merged.get_mut(*place) else { continue };
+        *one = Some(match (one.take(), outcome) {
+            (None, outcome) => outcome,
+            (Some(Ok(_)), Err(error)) | (Some(Err(error)), Ok(_)) => Err(error.after_parts()),
+            (Some(before), _) => before,
+        });
+    }
+    Ok(merged.into_iter().flatten().collect())
 }
 
 fn in_list(place: usize, problem: Problem) -> Problem {

@@ -8,8 +8,8 @@ use crate::forward::Link;
 use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, PeerIdentity, nanos};
 use dunlin_rpc::{
-    CallError, Cause, ConnectionObserver, Incoming, ServeError, Server, ServerBuilder, ServerConfig, Status,
-    Taker,
+    CallError, Cause, ConnectionObserver, Incoming, NotAdmitted, ServeError, Server, ServerBuilder,
+    ServerConfig, Status, Taker, Token,
 };
 use dunlin_tier::call::MAX_CALL;
 use dunlin_tier::message::{CALL, Reply, Request};
@@ -264,8 +264,15 @@ impl<F: Fabric, P: Fabric> Taker<P> for Desk<F, P> {
 }
 
 impl<F: Fabric, P: Fabric> ConnectionObserver for Desk<F, P> {
-    fn opened(&self, session: u64, peer: &PeerIdentity, service: &str) -> Result<(), String> {
+    fn opened(
+        &self,
+        session: u64,
+        peer: &PeerIdentity,
+        service: &str,
+        token: &Token,
+    ) -> Result<(), NotAdmitted> {
         let gateway = &*self.0;
+        let named = gateway.registry.named_by(token)?;
         let roster = &gateway.registry.tier.node().roster;
         let (service, node) = match service.rsplit_once('@') {
             None => (service, None),
@@ -279,7 +286,10 @@ impl<F: Fabric, P: Fabric> ConnectionObserver for Desk<F, P> {
         };
         let service = Name::new(service).map_err(|error| error.to_string())?;
         let unknown = "the kernel does not say which user this process belongs to";
-        let tier = gateway.registry.acting_for(peer).map_err(|_| unknown.to_owned())?;
+        let tier = gateway.registry.acting_for(peer, named.as_ref()).map_err(|_| unknown.to_owned())?;
+        if !service.is_open_to(tier.caller()) {
+            return Err(NotAdmitted::Unauthorised(format!("{service} belongs to another principal")));
+        }
         gateway.registry.admit_caller(peer)?;
         let caller = Arc::new(Caller { peer: peer.clone(), service, node, tier });
         gateway.callers.write().unwrap_or_else(PoisonError::into_inner).insert(session, caller);

@@ -72,7 +72,9 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             drop(regions);
             let slots = Slots::recovered(self.config.limits.handles, self.tier.draw() as u32, opened);
             let peer = PeerIdentity { process: Some(life.0), user: Some(user) };
-            let is_same = self.acting_for(&peer).is_ok_and(|now| now.principal() == principal);
+            // A process that a token named presents it again when it attaches again.
+            let is_same = self.config.tokens.name(&principal)
+                || self.acting_for(&peer, None).is_ok_and(|now| now.principal() == principal);
             let process = self.take_over(secret, tier.clone(), slots, (peer, life));
             self.recover_buffers(&process);
             for (number, region) in mapped {

@@ -350,6 +350,11 @@ impl<F: Fabric, P: Fabric> Taker<P> for LockDesk<F, P> {
         let Ok(request) = LockingRequest::parse(call.function, &call.payload) else {
             return fail(call, &Problem::Malformed);
         };
+        if let LockingRequest::Lock { name, .. } | LockingRequest::Barrier { name, .. } = &request
+            && !name.is_open_to(process.tier.caller())
+        {
+            return fail(call, &Problem::OtherOwner(name.clone()));
+        }
         self.0.answered.fetch_add(1, Ordering::Relaxed);
         match request {
             LockingRequest::Lock { ticket, name, waits } => {

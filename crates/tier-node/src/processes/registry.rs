@@ -12,12 +12,12 @@ use crate::lmr::Lmr;
 use crate::path_count::PathCount;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, PeerIdentity};
-use dunlin_rpc::ConnectionObserver;
+use dunlin_rpc::{ConnectionObserver, NotAdmitted, Token};
 use dunlin_tier::process::{
     Attached, MAX_LISTED_PROCESSES, MemberStatus, NodeStatus, Problem, ProcessStatus, Ran, Secret,
 };
 use dunlin_tier::qos::Policy;
-use dunlin_tier::{LmrId, Member, Priority, Slots};
+use dunlin_tier::{LmrId, Member, Principal, Priority, Slots};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -211,6 +211,8 @@ impl<F: Fabric, P: Fabric> Process<F, P> {
 #[derive(Debug)]
 struct Session<F: Fabric, P: Fabric> {
     peer: PeerIdentity,
+    /// The principal that its token names.
+    named: Option<Principal>,
     usage: Arc<Usage>,
     process: Option<(Secret, Arc<Process<F, P>>)>,
 }
@@ -340,6 +342,12 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
             Some(secret) => {
                 // A secret is of use to the process alone that got it.
                 let found = processes.get_mut(&secret).filter(|(process, _)| process.peer == session.peer);
+                // Each connection presents the token, so that one that the node does not know any more ends with its
+                // connections.
+                let found = found.filter(|(process, _)| {
+                    let now = self.acting_for(&session.peer, session.named.as_ref());
+                    now.is_ok_and(|now| now.principal() == process.tier.principal())
+                });
                 let (process, connections) = found.ok_or(Problem::NotAttached)?;
                 process.set_priority(priority)?;
                 *connections += 1;
@@ -365,11 +373,31 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         })
     }
 
-    /// Returns the node, acting for the principal of a process.
-    pub(super) fn acting_for(&self, peer: &PeerIdentity) -> Result<Tier<F>, Problem> {
+    /// Returns the principal that a token names; `None` without a token, where the user counts.
+    ///
+    /// # Errors
+    /// The token is none of this node. The user does not count then.
+    pub(super) fn named_by(&self, token: &Token) -> Result<Option<Principal>, NotAdmitted> {
+        if token.0.is_empty() {
+            return Ok(None);
+        }
+        let named = self.config.tokens.principal_of(token).cloned();
+        named
+            .map(Some)
+            .ok_or_else(|| NotAdmitted::Unauthorised("its token names no principal at this node".to_owned()))
+    }
+
+    /// Returns the node, acting for the principal of a process: the one that its token names, or that of its user.
+    pub(super) fn acting_for(
+        &self,
+        peer: &PeerIdentity,
+        named: Option<&Principal>,
+    ) -> Result<Tier<F>, Problem> {
         let user = peer.user.ok_or(Problem::Unknown)?;
-        let named = self.config.users.get(&user);
-        let principal = named.cloned().unwrap_or_else(|| format!("user-{user}"));
+        let principal = match named {
+            Some(principal) => principal.as_str().to_owned(),
+            None => self.config.users.get(&user).cloned().unwrap_or_else(|| format!("user-{user}")),
+        };
         self.tier.acting_for(&principal).map_err(|_| Problem::Unknown)
     }
 
@@ -407,7 +435,7 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         priority: Option<Priority>,
     ) -> Result<Process<F, P>, Problem> {
         let (peer, usage) = (session.peer.clone(), Arc::clone(&session.usage));
-        let tier = self.acting_for(&peer)?;
+        let tier = self.acting_for(&peer, session.named.as_ref())?;
         // Before anything is kept of a process that is refused.
         if let Some(priority) = priority {
             tier.with_priority(priority)?;
@@ -537,16 +565,17 @@ fn status_of(member: &Member) -> MemberStatus {
 }
 
 impl<F: Fabric, P: Fabric> ConnectionObserver for Registry<F, P> {
-    fn opened(&self, session: u64, peer: &PeerIdentity, _: &str) -> Result<(), String> {
+    fn opened(&self, session: u64, peer: &PeerIdentity, _: &str, token: &Token) -> Result<(), NotAdmitted> {
+        let named = self.named_by(token)?;
         let mut state = self.write();
         let usage = Self::admit(&mut state, peer, self.config.limits.connections)?;
-        state.sessions.insert(session, Session { peer: peer.clone(), usage, process: None });
+        state.sessions.insert(session, Session { peer: peer.clone(), named, usage, process: None });
         Ok(())
     }
 
     fn closed(&self, session: u64) {
         let mut state = self.write();
-        let Some(Session { peer, usage, process }) = state.sessions.remove(&session) else { return };
+        let Some(Session { peer, usage, process, .. }) = state.sessions.remove(&session) else { return };
         if usage.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
             state.usage.remove(&(peer.user, peer.process));
         }

@@ -323,7 +323,14 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         payload: &[u8],
     ) -> Result<Vec<u8>, Problem> {
         let node = process.tier.node();
-        match ServiceRequest::parse(function, payload).map_err(|_| Problem::Malformed)? {
+        let request = ServiceRequest::parse(function, payload).map_err(|_| Problem::Malformed)?;
+        if let ServiceRequest::Register { service, .. } | ServiceRequest::RegisterServer { service, .. } =
+            &request
+            && !service.is_open_to(process.tier.caller())
+        {
+            return Err(Problem::OtherOwner(service.clone()));
+        }
+        match request {
             ServiceRequest::Register { service, function } => {
                 let exchange =
                     Mutex::new(Exchange::new(ExchangeLimits::default(), process.tier.draw() as u32));
@@ -408,6 +415,9 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
             Ok(process) => process,
             Err(problem) => return fail(call, &problem),
         };
+        if !service.is_open_to(process.tier.caller()) {
+            return fail(call, &Problem::OtherOwner(service.clone()));
+        }
         let class = match process.tier.class().with_priority(priority) {
             Ok(class) => class,
             Err(refused) => return fail(call, &refused.into()),

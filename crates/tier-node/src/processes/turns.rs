@@ -9,6 +9,7 @@ use crate::error::OperationError;
 use crate::item::{Change, Transfer};
 use dunlin_fabric::{AnyWaker, Fabric, Host, Nanos, nanos};
 use dunlin_rpc::{Incoming, Later, PollAgain, PolledService, Reply, Request, Started};
+use dunlin_tier::process::list::ListedOperation;
 use dunlin_tier::process::{Problem, ProcessRequest};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -226,9 +227,14 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                 let region = region.within(time).with_priority(priority)?;
                 (region.attempt_notify(carriers, offset, bytes, word_offset, value), Form::Nothing)
             }
+            ProcessRequest::Run { operations, .. }
+                if !operations.iter().all(ListedOperation::carries_bytes) =>
+            {
+                return Ok(Tried::Waits);
+            }
             ProcessRequest::Run { priority, operations } => {
                 let list = (&operations[..], priority);
-                let attempted = list_of(process, list, time, |list| list.attempt(carriers))?;
+                let attempted = list_of(process, list, time, |list, _| list.attempt(carriers))?;
                 let (bytes, attempted) = attempted;
                 return Ok(match attempted {
                     Attempted::Done(outcomes) => Tried::Done(

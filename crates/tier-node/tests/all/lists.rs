@@ -5,7 +5,8 @@ use dunlin_fabric::{Atomics, Capabilities, Fabric, Host, Scheme, Signal};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier_node::{
-    AccessError, Done, ListError, Lmr, OperationError, Operations, Rights, Spec, Tier, TierConfig,
+    AccessError, Buffer, BufferError, Done, ListError, Lmr, OperationError, Operations, Rights, Spec, Tier,
+    TierConfig,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -45,6 +46,8 @@ fn in_virtual_time(
 
 /// The length of a drawn operation at most; each has a place of its own, so that a list has one outcome only.
 const PLACE: usize = 1504;
+/// Places of operations in a region. As many behind them are sources of copies.
+const PLACES: usize = 32;
 
 /// A drawn operation.
 #[derive(Clone, Copy, Debug)]
@@ -57,11 +60,13 @@ struct Drawn {
 }
 
 fn drawn() -> impl Strategy<Value = Vec<Drawn>> {
-    let one = (0usize..2, 0usize..32, 0usize..4, 0usize..PLACE, 0u64..4)
+    let one = (0usize..2, 0usize..PLACES, 0usize..8, 0usize..PLACE, 0u64..4)
         .prop_map(|(region, place, kind, length, value)| Drawn { region, place, kind, length, value });
     prop::collection::vec(one, 0..64).prop_map(|mut list| {
         let mut used = std::collections::BTreeSet::new();
         list.retain(|one| used.insert((one.region, one.place)));
+        // Those with buffers are added together.
+        list.sort_by_key(|one| one.kind.max(5));
         list
     })
 }
@@ -70,8 +75,21 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// Runs a list, and does the same to the models.
-fn run_drawn<F: Fabric>(regions: [&Lmr<F>; 2], models: &mut [Vec<u8>; 2], list: &[Drawn]) {
+/// Runs a list, and does the same to the models. One buffer is written from, the other one read into.
+fn run_drawn<F: Fabric>(
+    regions: [&Lmr<F>; 2],
+    models: &mut [Vec<u8>; 2],
+    [full, empty]: &mut [Buffer<F>; 2],
+    list: &[Drawn],
+) {
+    full.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7) as u8);
+    empty.fill(0xaa);
+    let range = |at: usize, one: &Drawn| at * PLACE..at * PLACE + one.length;
+    let in_place = |kind: usize| {
+        let these = list.iter().enumerate().filter(move |(_, one)| one.kind == kind);
+        these.map(move |(at, one)| (regions[one.region], (one.place * PLACE) as u64, range(at, one)))
+    };
+    let source = |one: &Drawn| (PLACES + (one.place + one.value as usize) % PLACES) * PLACE;
     let bytes: Vec<Vec<u8>> = list.iter().map(|one| vec![one.value as u8 + 1; one.length]).collect();
     let mut found: Vec<Vec<u8>> = list.iter().map(|one| vec![0xaa; one.length]).collect();
     let mut operations = Operations::new();
@@ -81,28 +99,46 @@ fn run_drawn<F: Fabric>(regions: [&Lmr<F>; 2], models: &mut [Vec<u8>; 2], list: 
             0 => operations.read(region, offset, found),
             1 => operations.write(region, offset, bytes),
             2 => operations.fetch_add(region, offset, one.value),
-            _ => operations.compare_swap(region, offset, one.value, 9),
+            3 => operations.compare_swap(region, offset, one.value, 9),
+            4 => operations.memset(region, offset, one.length as u64, one.value as u8 + 5),
+            5 => {
+                let from = regions[1 - one.region].at(source(one) as u64);
+                operations.memcpy(region.at(offset), from, one.length as u64)
+            }
+            _ => break,
         };
     }
+    operations = operations.write_from_each(full, in_place(6)).read_into_each(empty, in_place(7));
     let outcomes = operations.run().unwrap();
     assert_eq!(outcomes.len(), list.len());
-    for (((one, bytes), found), outcome) in list.iter().zip(&bytes).zip(&found).zip(outcomes) {
-        let (at, model) = (one.place * PLACE, &mut models[one.region]);
+    for (place, (one, outcome)) in list.iter().zip(outcomes).enumerate() {
+        let (bytes, found, range) = (&bytes[place], &found[place], range(place, one));
+        let at = one.place * PLACE;
+        let copied = models[1 - one.region][source(one)..][..one.length].to_vec();
+        let model = &mut models[one.region];
         let old = word(model, at);
+        let mut now = |bytes: &[u8]| {
+            model[at..at + one.length].copy_from_slice(bytes);
+            None
+        };
         let new = match one.kind {
             0 => {
                 assert_eq!(*found, model[at..at + one.length], "{one:?}");
                 None
             }
-            1 => {
-                model[at..at + one.length].copy_from_slice(bytes);
+            1 => now(bytes),
+            2 => Some(old.wrapping_add(one.value)),
+            3 => Some(if old == one.value { 9 } else { old }),
+            4 => now(&vec![one.value as u8 + 5; one.length]),
+            5 => now(&copied),
+            6 => now(&full[range]),
+            _ => {
+                assert_eq!(empty[range], model[at..at + one.length], "{one:?}");
                 None
             }
-            2 => Some(old.wrapping_add(one.value)),
-            _ => Some(if old == one.value { 9 } else { old }),
         };
         if let Some(new) = new {
-            model[at..at + 8].copy_from_slice(&new.to_le_bytes());
+            models[one.region][at..at + 8].copy_from_slice(&new.to_le_bytes());
         }
         assert_eq!(outcome.unwrap().old(), new.map(|_| old), "{one:?}");
     }
@@ -111,10 +147,17 @@ fn run_drawn<F: Fabric>(regions: [&Lmr<F>; 2], models: &mut [Vec<u8>; 2], list: 
 /// Lists over regions of all three nodes, against a model. The reader of a write must not be the processor that stores the
 /// bytes, which may see a WRITE later: `pause` waits for that.
 fn lists_do_what_memory_does<F: Fabric>(tiers: &[Tier<F>; 3], cases: u32, pause: &dyn Fn()) {
-    let length = 32 * PLACE;
+    let length = 2 * PLACES * PLACE;
     let spread = tiers[0].malloc(length as u64, Spec::spread(["carol", "alice", "bob"])).unwrap();
     let whole = tiers[0].malloc(length as u64, Spec::on("bob")).unwrap();
-    let models = std::cell::RefCell::new([vec![0; length], vec![0; length]]);
+    let source: Vec<u8> = (0..length).map(|at| (at * 13 / 5) as u8).collect();
+    for region in [&spread, &whole] {
+        region.write(0, &source).unwrap();
+    }
+    pause();
+    let models = std::cell::RefCell::new([source.clone(), source]);
+    let buffers = [0; 2].map(|_| tiers[0].buffer(2 * PLACES * PLACE).unwrap());
+    let buffers = std::cell::RefCell::new(buffers);
     let settings = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = TestRunner::new_with_rng(
         settings,
@@ -122,7 +165,8 @@ fn lists_do_what_memory_does<F: Fabric>(tiers: &[Tier<F>; 3], cases: u32, pause:
     );
     runner
         .run(&drawn(), |list| {
-            run_drawn([&spread, &whole], &mut models.borrow_mut(), &list);
+            let (models, buffers) = (&mut models.borrow_mut(), &mut buffers.borrow_mut());
+            run_drawn([&spread, &whole], models, buffers, &list);
             pause();
             Ok(())
         })
@@ -181,6 +225,41 @@ fn one_refused_operation_refuses_the_list() {
     assert_access::<()>(Err(refused_at(list.run(), 1)), AccessError::Misaligned(12));
     let foreign = Operations::new().write(&region, 0, &bytes).write(&other, 0, b"x").run();
     assert!(matches!(foreign, Err(ListError::OtherTier { place: 1 })), "{foreign:?}");
+    let foreign = Operations::new().memset(&region, 0, 9, 1).memcpy(other.at(0), region.at(0), 9).run();
+    assert!(matches!(foreign, Err(ListError::OtherTier { place: 1 })), "{foreign:?}");
+    // Commands, and both ends of a copy.
+    let outside = |offset| AccessError::OutOfBounds { offset, length: 9, size: 20_000 };
+    let list = Operations::new().write(&region, 0, &bytes).memset(&region, 19_992, 9, 1);
+    assert_access::<()>(Err(refused_at(list.run(), 1)), outside(19_992));
+    let list = Operations::new().memset(&region, 0, 9, 1).memcpy(region.at(19_992), region.at(0), 9);
+    assert_access::<()>(Err(refused_at(list.run(), 1)), outside(19_992));
+    let list = Operations::new().memset(&region, 0, 9, 1).memcpy(region.at(0), region.at(u64::MAX), 9);
+    assert_access::<()>(Err(refused_at(list.run(), 1)), outside(u64::MAX));
+    let list = Operations::new().write(&other, 0, b"x").memset(&weak, 0, 1, 1);
+    assert_access::<()>(Err(refused_at(list.run(), 1)), denied);
+    let list = Operations::new().write(&other, 0, b"x").memcpy(weak.at(0), other.at(0), 1);
+    assert_access::<()>(Err(refused_at(list.run(), 1)), denied);
+    // Buffers.
+    let (mut theirs, mut own) = (bob.buffer(100).unwrap(), alice.buffer(100).unwrap());
+    own.fill(3);
+    let list = Operations::new().write_from(&region, 0, &mut own, ..).read_into(&region, 0, &mut theirs, ..);
+    assert!(matches!(refused_at(list.run(), 1), OperationError::Buffer(BufferError::OtherTier)));
+    for range in [0..101, 101..101, 5..4] {
+        let parts = [(&region, 0, 0..9), (&region, 0, range)];
+        let list = Operations::new().write_from_each(&mut own, parts);
+        let outside = refused_at(list.run(), 1);
+        assert!(
+            matches!(outside, OperationError::Buffer(BufferError::Outside { size: 100, .. })),
+            "{outside}"
+        );
+    }
+    let list =
+        Operations::new().write_from(&region, 0, &mut own, ..).read_into(&region, 19_901, &mut theirs, ..);
+    assert!(matches!(refused_at(list.run(), 1), OperationError::Buffer(BufferError::OtherTier)));
+    let list = Operations::new().write_from(&region, 19_901, &mut own, ..);
+    let (offset, length, size) = (19_901, 100, 20_000);
+    assert_access::<()>(Err(refused_at(list.run(), 0)), AccessError::OutOfBounds { offset, length, size });
+    assert_eq!(own[..], [3; 100], "the buffer is as before");
     // Nothing was written.
     let mut found = vec![1; 20_000];
     region.read(0, &mut found).unwrap();
@@ -195,6 +274,10 @@ fn one_refused_operation_refuses_the_list() {
     let long = vec![0; 1 << 20];
     let list = (0..65).fold(Operations::new(), |list, _| list.write(&region, 0, &long));
     assert!(matches!(list.run(), Err(ListError::TooLong { bytes }) if bytes == 65 << 20));
+    let list = Operations::new().memset(&region, 0, 64 << 20, 1).memcpy(region.at(0), region.at(0), 1);
+    assert!(matches!(list.run(), Err(ListError::TooLong { bytes }) if bytes == (64 << 20) + 1));
+    let list = Operations::new().memset(&region, 0, u64::MAX, 1).memset(&region, 0, u64::MAX, 1);
+    assert!(matches!(list.run(), Err(ListError::TooLong { bytes: u64::MAX })));
     assert_eq!(Operations::<ShmFabric>::new().run().unwrap().len(), 0);
 
     // Operations on a region that is freed are refused.
@@ -244,12 +327,20 @@ fn the_time_of_an_operation_is_its_own() {
                 let outcomes = Operations::new()
                     .write(&region, 0, &from)
                     .fetch_add(&region, 16_000, 1)
+                    .memset(&region, 0, 100, 9)
+                    .memcpy(region.at(200), region.at(0), 100)
                     .within(Duration::from_nanos(1))
                     .run();
                 let ended = |outcome: &Result<Done, OperationError>| {
                     outcome.as_ref().is_err_and(OperationError::is_deadline)
                 };
-                assert!(outcomes.unwrap().iter().all(ended));
+                let outcomes = outcomes.unwrap();
+                assert!(outcomes.iter().all(ended));
+                // Commands begin after the others.
+                assert!(outcomes[2..].iter().all(|outcome| match outcome {
+                    Err(error) => !error.may_have_executed(),
+                    Ok(_) => false,
+                }));
                 // A failed operation leaves nothing behind.
                 for time in [Duration::MAX, Duration::from_secs(3)] {
                     let view = region.within(time);
@@ -316,6 +407,9 @@ fn a_node_that_dies_during_lists_fails_its_own_operations() {
                         list.write(&near, at * 3000, &bytes).write(&far, at * 3000, &bytes)
                     })
                     .write(&both, 4000, &bytes[..200])
+                    .memset(&far, 60_000, 8, round)
+                    .memset(&near, 60_000, 8, round)
+                    .memcpy(near.at(61_000), far.at(60_000), 8)
                     .run();
                 let outcomes = match outcomes {
                     Ok(outcomes) => outcomes,
@@ -347,6 +441,12 @@ fn a_node_that_dies_during_lists_fails_its_own_operations() {
                         count[2] += 1;
                         assert_eq!(found, [last; 96], "{error:?}");
                     }
+                }
+                // A command at the node that lives, also after one at the dead node.
+                if outcomes[18].is_ok() {
+                    let mut found = [0; 8];
+                    near.read(60_000, &mut found).unwrap();
+                    assert_eq!(found, [round; 8]);
                 }
                 for at in (0..16).step_by(2).filter(|at| outcomes[*at].is_ok()) {
                     let mut found = [0; 3000];

@@ -93,6 +93,8 @@ pub enum Problem {
     BufferExtents(u16),
     /// The process does not have the lock.
     NotHeld,
+    /// The name belongs to another principal.
+    OtherOwner(Name),
     /// A node is dead or has left, in the view of this number.
     Dead {
         /// The name of the node.
@@ -197,6 +199,7 @@ impl Problem {
                 writer
             }
             Problem::Registered(service) => kind(24).text(service.as_bytes()),
+            Problem::OtherOwner(name) => kind(46).text(name.as_bytes()),
             Problem::Services(limit) => kind(25).u16(*limit),
             Problem::NotRegistered => kind(26),
             Problem::LockDeadline(node) => kind(27).text(cut(node)),
@@ -266,6 +269,7 @@ impl Problem {
                 Problem::Other { text: reader.string()?, may_have_executed }
             }
             24 => Problem::Registered(reader.name()?),
+            46 => Problem::OtherOwner(reader.name()?),
             25 => Problem::Services(reader.u16()?),
             26 => Problem::NotRegistered,
             27 => Problem::LockDeadline(reader.string()?),
