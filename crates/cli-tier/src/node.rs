@@ -23,7 +23,7 @@ use dunlin_tier_node::{
     Progress, Tier, TierConfig, read_secret,
 };
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -296,7 +296,7 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
 
 /// Reads the token that all nodes know, or another secret. A file that other users may read is refused, as ssh refuses a
 /// key.
-pub(crate) fn secret(path: &PathBuf) -> Result<Vec<u8>, Failure> {
+pub(crate) fn secret(path: &Path) -> Result<Vec<u8>, Failure> {
     read_secret(path).map_err(Failure::new)
 }
 
