@@ -227,7 +227,7 @@ fn error_section(krate: &str, error: &Enum) -> String {
 }
 
 /// The variables, each with its reader and its meaning.
-const VARIABLES: [(&str, &str, &str); 16] = [
+const VARIABLES: [(&str, &str, &str); 17] = [
     (
         "DUNLIN_LOG",
         "all programs",

@@ -14,7 +14,7 @@ use dunlin_fabric_shm::ShmFabric;
 use dunlin_tier::process::{BUFFER, MAX_CHANGED, Opened, ProcessRequest};
 use dunlin_tier::{AccessError, Rights};
 use dunlin_tier_node::{BufferError, OperationError, RequestError, range_within};
-use std::ops::{Range, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// Memory for [`Lmr::read_into`] and [`Lmr::write_from`], made by [`Tier::buffer`]. Its bytes are zero at first.
@@ -201,52 +201,6 @@ impl Within<'_, ShmFabric> {
 }
 
 impl<'a> Operations<'a, ShmFabric> {
-    /// Adds a read of bytes at `offset` into a range of a buffer, in place: [`Lmr::read_into`]. A buffer or a range that
-    /// cannot be used refuses the list.
-    pub fn read_into(
-        self,
-        lmr: &'a Lmr<ShmFabric>,
-        offset: u64,
-        into: &'a mut Buffer,
-        range: impl RangeBounds<usize>,
-    ) -> Self {
-        let range = (range.start_bound().cloned(), range.end_bound().cloned());
-        self.in_place(into, [(lmr, offset, range)], false)
-    }
-
-    /// Adds a write of the bytes of a range of a buffer at `offset`, in place: [`Lmr::write_from`]. A buffer or a range that
-    /// cannot be used refuses the list.
-    pub fn write_from(
-        self,
-        lmr: &'a Lmr<ShmFabric>,
-        offset: u64,
-        from: &'a mut Buffer,
-        range: impl RangeBounds<usize>,
-    ) -> Self {
-        let range = (range.start_bound().cloned(), range.end_bound().cloned());
-        self.in_place(from, [(lmr, offset, range)], true)
-    }
-
-    /// Adds a read for each range of a buffer: the bytes at an offset of a region, into that range. As
-    /// [`read_into`](Operations::read_into). Bytes of ranges that overlap are those of one of the reads.
-    pub fn read_into_each(
-        self,
-        into: &'a mut Buffer,
-        reads: impl IntoIterator<Item = (&'a Lmr<ShmFabric>, u64, Range<usize>)>,
-    ) -> Self {
-        self.in_place(into, reads, false)
-    }
-
-    /// Adds a write for each range of a buffer: its bytes, to an offset of a region. As
-    /// [`write_from`](Operations::write_from).
-    pub fn write_from_each(
-        self,
-        from: &'a mut Buffer,
-        writes: impl IntoIterator<Item = (&'a Lmr<ShmFabric>, u64, Range<usize>)>,
-    ) -> Self {
-        self.in_place(from, writes, true)
-    }
-
     fn in_place(
         mut self,
         buffer: &'a mut Buffer,
@@ -264,6 +218,8 @@ impl<'a> Operations<'a, ShmFabric> {
         self.lend(buffer)
     }
 }
+
+dunlin_tier_node::in_place_lists!('a, [] Operations<'a, ShmFabric>, Lmr<ShmFabric>, Buffer);
 
 impl Lmr<ShmFabric> {
     /// Copies bytes at `offset` out of the region into a range of a buffer, as many as the range has: as

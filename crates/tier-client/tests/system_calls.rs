@@ -8,14 +8,14 @@
 use dunlin_system_calls::{Process, play, ready};
 use std::io::Read as _;
 
-#[path = "all/common.rs"]
-#[allow(dead_code, reason = "the other tests use the rest")]
-mod common;
+#[cfg(target_arch = "x86_64")]
+#[path = "all/nodes.rs"]
+mod nodes;
 
 #[cfg(target_arch = "x86_64")]
 mod watched {
     use super::*;
-    use common::{HANG, config, serve};
+    use crate::nodes::{HANG, config, start};
     use dunlin_fabric_shm::{ShmConfig, ShmFabric};
     use dunlin_system_calls::traced::{Calls, count_calls, end_count, threads_named};
     use dunlin_system_calls::{Sleeps, UNEXPECTED, count_sleeps, end, sleeps};
@@ -44,8 +44,8 @@ mod watched {
     fn nodes(tag: &str) {
         // Buffers of a process that has just ended may still be there.
         let settings = |name| TierConfig { memory: 64 << 20, ..config(tag, &NODES, name) };
-        let serving = NODES.map(|name| serve(settings(name), tag, |_| {}));
-        println!("{}", serving[0].address);
+        let serving = NODES.map(|name| start(settings(name), tag, |_| {}));
+        println!("{}", serving[0].0);
         let mut nothing = Vec::new();
         let _ = std::io::stdin().read_to_end(&mut nothing);
     }

@@ -14,11 +14,11 @@ use crate::paths::{Entered, Granted};
 use crate::pool::Taken;
 use crate::qos::Class;
 use crate::within::Within;
-use dunlin_fabric::{Atomics, Fabric, Host, Loan, Nanos, RegionRange, Work, nanos};
+use dunlin_fabric::{Atomics, Fabric, Host, Loan, Nanos, Work, nanos};
 use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::process::list::{MAX_LISTED, MAX_LISTED_BYTES};
 use dunlin_tier::{AccessError, Kind, NodeId, Operation, Priority};
-use std::ops::{Range, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,58 +173,13 @@ impl<'a, F: Fabric> Operations<'a, F> {
         self.add_action(from.lmr, from.offset, Action::Copy { length, to })
     }
 
-    /// Adds a read of bytes at `offset` into a range of a buffer, in place: [`Lmr::read_into`]. A buffer or a range that
-    /// cannot be used refuses the list.
-    pub fn read_into(
-        self,
-        lmr: &'a Lmr<F>,
-        offset: u64,
-        into: &'a mut Buffer<F>,
-        range: impl RangeBounds<usize>,
-    ) -> Self {
-        let range = (range.start_bound().cloned(), range.end_bound().cloned());
-        self.in_place(into, [(lmr, offset, range)], Transfer::ReadInto)
-    }
-
-    /// Adds a write of the bytes of a range of a buffer at `offset`, in place: [`Lmr::write_from`]. A buffer or a range that
-    /// cannot be used refuses the list.
-    pub fn write_from(
-        self,
-        lmr: &'a Lmr<F>,
-        offset: u64,
-        from: &'a mut Buffer<F>,
-        range: impl RangeBounds<usize>,
-    ) -> Self {
-        let range = (range.start_bound().cloned(), range.end_bound().cloned());
-        self.in_place(from, [(lmr, offset, range)], Transfer::WriteFrom)
-    }
-
-    /// Adds a read for each range of a buffer: the bytes at an offset of a region, into that range. As
-    /// [`read_into`](Operations::read_into). Bytes of ranges that overlap are those of one of the reads.
-    pub fn read_into_each(
-        self,
-        into: &'a mut Buffer<F>,
-        reads: impl IntoIterator<Item = (&'a Lmr<F>, u64, Range<usize>)>,
-    ) -> Self {
-        self.in_place(into, reads, Transfer::ReadInto)
-    }
-
-    /// Adds a write for each range of a buffer: its bytes, to an offset of a region. As
-    /// [`write_from`](Operations::write_from).
-    pub fn write_from_each(
-        self,
-        from: &'a mut Buffer<F>,
-        writes: impl IntoIterator<Item = (&'a Lmr<F>, u64, Range<usize>)>,
-    ) -> Self {
-        self.in_place(from, writes, Transfer::WriteFrom)
-    }
-
     fn in_place(
         mut self,
         buffer: &'a mut Buffer<F>,
         parts: impl IntoIterator<Item = (&'a Lmr<F>, u64, impl RangeBounds<usize>)>,
-        transfer: impl Fn(RegionRange<F::Memory>) -> Transfer<'a, F::Memory>,
+        is_write: bool,
     ) -> Self {
+        let transfer = if is_write { Transfer::WriteFrom } else { Transfer::ReadInto };
         let size = buffer.len();
         let mut parts = parts.into_iter().peekable();
         let Some((first, ..)) = parts.peek() else { return self };
@@ -314,6 +269,63 @@ impl<'a, F: Fabric> Operations<'a, F> {
         Ok(self.outcomes())
     }
 }
+
+/// Makes the methods that add operations with buffers to lists, by `Operations::in_place`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! in_place_lists {
+    ($a:lifetime, [$($generics:tt)*] $operations:ty, $lmr:ty, $buffer:ty) => {
+        impl<$a, $($generics)*> $operations {
+            /// Adds a read of bytes at `offset` into a range of a buffer, in place: [`Lmr::read_into`]. A buffer or a range that
+            /// cannot be used refuses the list.
+            pub fn read_into(
+                self,
+                lmr: &$a $lmr,
+                offset: u64,
+                into: &$a mut $buffer,
+                range: impl std::ops::RangeBounds<usize>,
+            ) -> Self {
+                let range = (range.start_bound().cloned(), range.end_bound().cloned());
+                self.in_place(into, [(lmr, offset, range)], false)
+            }
+
+            /// Adds a write of the bytes of a range of a buffer at `offset`, in place: [`Lmr::write_from`]. A buffer or a range that
+            /// cannot be used refuses the list.
+            pub fn write_from(
+                self,
+                lmr: &$a $lmr,
+                offset: u64,
+                from: &$a mut $buffer,
+                range: impl std::ops::RangeBounds<usize>,
+            ) -> Self {
+                let range = (range.start_bound().cloned(), range.end_bound().cloned());
+                self.in_place(from, [(lmr, offset, range)], true)
+            }
+
+            /// Adds a read for each range of a buffer: the bytes at an offset of a region, into that range. As
+            /// [`read_into`](Operations::read_into). Bytes of ranges that overlap are those of one of the reads.
+            pub fn read_into_each(
+                self,
+                into: &$a mut $buffer,
+                reads: impl IntoIterator<Item = (&$a $lmr, u64, std::ops::Range<usize>)>,
+            ) -> Self {
+                self.in_place(into, reads, false)
+            }
+
+            /// Adds a write for each range of a buffer: its bytes, to an offset of a region. As
+            /// [`write_from`](Operations::write_from).
+            pub fn write_from_each(
+                self,
+                from: &$a mut $buffer,
+                writes: impl IntoIterator<Item = (&$a $lmr, u64, std::ops::Range<usize>)>,
+            ) -> Self {
+                self.in_place(from, writes, true)
+            }
+        }
+    };
+}
+
+in_place_lists!('a, [F: Fabric] Operations<'a, F>, Lmr<F>, Buffer<F>);
 
 /// The most operations of a list that the worker runs.
 const MAX_ATTEMPTED_LIST: usize = 64;

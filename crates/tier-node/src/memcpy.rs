@@ -9,7 +9,6 @@ use dunlin_fabric::Fabric;
 use dunlin_tier::message::Request;
 use dunlin_tier::{AccessError, Cut, HandleTable, Kind, LmrId, Rights};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// An offset in a mapped region: [`Lmr::at`]. It is checked by the operation that uses it.
 #[derive(Debug)]
@@ -29,59 +28,78 @@ impl<L> Clone for Position<'_, L> {
 
 impl<L> Copy for Position<'_, L> {}
 
-impl<F: Fabric> Lmr<F> {
-    /// Returns a position in the region, for [`Tier::memcpy`].
-    pub fn at(&self, offset: u64) -> Position<'_, Lmr<F>> {
-        Position { lmr: self, offset }
-    }
+/// Makes the methods for copies of a tier and its regions, by `Within::copy` and `check_own`. The text says how long they
+/// block.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! memcpy_methods {
+    ($tier:ident, $lmr:ident, $within:ident, $fabric:path, $blocks:literal) => {
+        impl<F: $fabric> $lmr<F> {
+            /// Returns a position in the region, for [`Tier::memcpy`].
+            pub fn at(&self, offset: u64) -> $crate::Position<'_, $lmr<F>> {
+                $crate::Position { lmr: self, offset }
+            }
+        }
+
+        impl<F: $fabric> $tier<F> {
+            /// Copies `length` bytes from a position in a region to one in another region, or in the same one
+            /// (`LT_memcpy`, `LT_memmove`). The arguments have the order of those of C. The nodes that store the source
+            /// write the bytes to the target (section 7.1), so they do not pass through this process. Ranges of one region
+            /// may overlap: the target has the bytes that the source had before.
+            ///
+            #[doc = $blocks]
+            ///
+            /// # Errors
+            /// The source needs READ, and the target WRITE. A region of another [`Tier`] is refused with
+            /// [`AccessError::NoHandle`]. With [`OperationError::may_have_executed`], any of the bytes may have been
+            /// copied.
+            pub fn memcpy(
+                &self,
+                to: $crate::Position<'_, $lmr<F>>,
+                from: $crate::Position<'_, $lmr<F>>,
+                length: u64,
+            ) -> Result<(), $crate::OperationError> {
+                self.copy(from.lmr.usually(), from.offset, to, length)
+            }
+
+            /// As [`memcpy`](Tier::memcpy), with a time of its own: as [`Lmr::within`].
+            ///
+            /// # Errors
+            /// As [`memcpy`](Tier::memcpy), and [`OperationError::Deadline`] once the time is over.
+            pub fn memcpy_within(
+                &self,
+                time: std::time::Duration,
+                to: $crate::Position<'_, $lmr<F>>,
+                from: $crate::Position<'_, $lmr<F>>,
+                length: u64,
+            ) -> Result<(), $crate::OperationError> {
+                self.copy(from.lmr.within(time), from.offset, to, length)
+            }
+
+            fn copy(
+                &self,
+                from: $within<'_, F>,
+                offset: u64,
+                to: $crate::Position<'_, $lmr<F>>,
+                length: u64,
+            ) -> Result<(), $crate::OperationError> {
+                self.check_own(to.lmr)?;
+                self.check_own(from.lmr)?;
+                from.copy(offset, length, to)
+            }
+        }
+    };
 }
 
+memcpy_methods!(
+    Tier,
+    Lmr,
+    Within,
+    Fabric,
+    "Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most."
+);
+
 impl<F: Fabric> Tier<F> {
-    /// Copies `length` bytes from a position in a region to one in another region, or in the same one (`LT_memcpy`,
-    /// `LT_memmove`). The arguments have the order of those of C. The nodes that store the source write the bytes to the
-    /// target (section 7.1), so they do not pass through this process. Ranges of one region may overlap: the target has
-    /// the bytes that the source had before.
-    ///
-    /// Blocks until [`TierConfig::timeout`](crate::TierConfig::timeout) at most.
-    ///
-    /// # Errors
-    /// The source needs READ, and the target WRITE. A region of another [`Tier`] is refused with
-    /// [`AccessError::NoHandle`]. With [`OperationError::may_have_executed`], any of the bytes may have been copied.
-    pub fn memcpy(
-        &self,
-        to: Position<'_, Lmr<F>>,
-        from: Position<'_, Lmr<F>>,
-        length: u64,
-    ) -> Result<(), OperationError> {
-        self.copy(from.lmr.usually(), from.offset, to, length)
-    }
-
-    /// As [`memcpy`](Tier::memcpy), with a time of its own: as [`Lmr::within`].
-    ///
-    /// # Errors
-    /// As [`memcpy`](Tier::memcpy), and [`OperationError::Deadline`] once the time is over.
-    pub fn memcpy_within(
-        &self,
-        time: Duration,
-        to: Position<'_, Lmr<F>>,
-        from: Position<'_, Lmr<F>>,
-        length: u64,
-    ) -> Result<(), OperationError> {
-        self.copy(from.lmr.within(time), from.offset, to, length)
-    }
-
-    fn copy(
-        &self,
-        from: Within<'_, F>,
-        offset: u64,
-        to: Position<'_, Lmr<F>>,
-        length: u64,
-    ) -> Result<(), OperationError> {
-        self.check_own(to.lmr)?;
-        self.check_own(from.lmr)?;
-        from.copy(offset, length, to)
-    }
-
     /// Checks that a handle is one of this node's.
     pub(crate) fn check_own(&self, lmr: &Lmr<F>) -> Result<(), AccessError> {
         if Arc::ptr_eq(&lmr.running, &self.running) { Ok(()) } else { Err(AccessError::NoHandle) }

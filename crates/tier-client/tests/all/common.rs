@@ -1,34 +1,13 @@
-//! Nodes with a service for processes.
+//! Nodes with a service for processes, and processes.
 
+use crate::nodes::start;
+pub(crate) use crate::nodes::{HANG, attach_address, config, fabric};
 use dunlin_fabric::{Address, Scheme};
-use dunlin_fabric_shm::{ShmConfig, ShmFabric, ShmKeeper};
+use dunlin_fabric_shm::{ShmFabric, ShmKeeper};
 use dunlin_tier_client::{AttachConfig, Lmr, OperationError, Tier};
-use dunlin_tier_node::{JoinError, Peer, ProcessConfig, ProcessServer, TierConfig};
+use dunlin_tier_node::{JoinError, ProcessConfig, ProcessServer, TierConfig};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// No test takes so long: it hangs.
-pub(crate) const HANG: Duration = Duration::from_secs(60);
-
-pub(crate) fn fabric() -> ShmFabric {
-    ShmFabric::new(ShmConfig::default()).unwrap()
-}
-
-pub(crate) fn attach_address(tag: &str, node: &str) -> Address {
-    Address::new(Scheme::Shm, &format!("tier-test-{tag}-{node}-attach")).unwrap()
-}
-
-/// Settings of a node of a list.
-pub(crate) fn config(tag: &str, nodes: &[&str], node: &str) -> TierConfig {
-    let peer = |name: &&str| {
-        let mut peer = Peer::named(Scheme::Shm, &format!("test-{tag}-{name}")).unwrap();
-        peer.name = (*name).to_owned();
-        peer
-    };
-    let mut config = TierConfig::new(nodes.iter().map(peer).collect(), node);
-    config.memory = 8 << 20;
-    config
-}
 
 /// A node of this process that serves processes.
 pub(crate) struct Serving {
@@ -39,12 +18,7 @@ pub(crate) struct Serving {
 }
 
 pub(crate) fn serve(config: TierConfig, tag: &str, change: impl FnOnce(&mut ProcessConfig)) -> Serving {
-    let fabric = fabric();
-    let address = attach_address(tag, &config.node);
-    let node = dunlin_tier_node::Tier::within(&fabric, config).unwrap();
-    let mut processes = ProcessConfig::new(address.clone());
-    change(&mut processes);
-    let processes = ProcessServer::serve(&fabric, &node, processes).unwrap();
+    let (address, processes, node) = start(config, tag, change);
     Serving { address, processes, node }
 }
 

@@ -16,6 +16,7 @@ mod lock_deaths;
 mod locks;
 mod membership;
 mod moves;
+mod nodes;
 mod operator;
 mod owners;
 mod priorities;
