@@ -108,7 +108,7 @@ pub fn play_deployment(seed: u64, history: Option<History>) -> Outcome {
 /// killed and cut off from the others. Operations count as calls. The seeds are others than those of [`play`]. Records the
 /// latest events in `history` if given.
 pub fn play_tier(seed: u64, history: Option<History>) -> Outcome {
-    let drawn = draw::tier::DrawnTier::from_seed(seed, history);
+    let drawn = draw::tier::DrawnTier::of_memory(seed, history);
     let (what, settings) = (drawn.to_string(), drawn.settings.clone());
     run(seed, what, settings, move |sim, book| tier::root(sim, &drawn, book))
 }

@@ -467,25 +467,30 @@ impl<F: Fabric> Tier<F> {
             for (to, rights) in grants {
                 node.state().directory.grant(id, &self.principal, to, rights).map_err(refused)?;
             }
-            if let Some(name) = &name {
-                node.claim_name(name, id, until)?;
-            }
-            if spec.lease().is_some() {
-                node.cleaner.raise();
-            }
             Ok(layout)
         });
-        let finished = match made {
+        let mapped = match made {
             Ok(layout) => {
-                let mapped = (&self.principal, Rights::ALL);
-                node.state().handles.finish_map(ticket, id, mapped, layout).map_err(Into::into)
+                let whose = (&self.principal, Rights::ALL);
+                node.state().handles.finish_map(ticket, id, whose, layout).map_err(Into::into)
             }
             Err(error) => {
                 node.state().handles.abandon_map(ticket);
                 Err(error)
             }
         };
-        let handle = finished.inspect_err(|_| node.undo(id, &stores, until))?;
+        // The name comes last. A region that others can map is not undone for what they do to it.
+        let named = mapped.and_then(|handle| {
+            let claimed = name.as_ref().map_or(Ok(()), |name| node.claim_name(name, id, until));
+            if claimed.is_err() {
+                node.unmap(handle);
+            }
+            claimed.map(|()| handle)
+        });
+        let handle = named.inspect_err(|_| node.undo(id, &stores, until))?;
+        if spec.lease().is_some() {
+            node.cleaner.raise();
+        }
         Ok(self.lmr(handle, id, length))
     }
 

@@ -122,6 +122,26 @@ impl DrawnTier {
         }
     }
 
+    /// Draws a run of memory. Half of the runs with two nodes end with a death; drawn apart, so that the others stay as they
+    /// are.
+    pub(crate) fn of_memory(seed: u64, history: Option<History>) -> Self {
+        let (drawn, mut random) = (DrawnTier::from_seed(seed, history), Random::new(seed, 191));
+        if drawn.nodes == 2 && random.one_in(2) { drawn.with_death_at_the_end(&mut random) } else { drawn }
+    }
+
+    /// Has it end with the death of a node with a keeper, under long operations of several threads: they are under way over
+    /// paths of which some are not used again, and the regions live on.
+    fn with_death_at_the_end(mut self, random: &mut Random) -> Self {
+        self.lasts = 3_000_000 + random.below(3_000_000);
+        self.settings.faults.until = self.settings.start + self.lasts;
+        let node = random.below(self.nodes as u64) as usize;
+        self.acts = vec![(self.lasts, TierAct::Crash { node, back_after: random.below(20_000) })];
+        (self.is_kept, self.actors, self.think) = (true, 6, 1_000);
+        // An operation on a whole region has more parts than a path has under way.
+        (self.regions, self.slot, self.config.step, self.config.paths) = (4, 1024, 64, 6);
+        self
+    }
+
     /// Returns the settings of a node. Its principal has its name.
     pub(crate) fn config_of(&self, node: usize) -> TierConfig {
         TierConfig { node: name(node), principal: name(node), ..self.config.clone() }
@@ -191,13 +211,14 @@ mod tests {
     /// Enough runs have each kind: nodes that die, nodes that are cut off, faults, and none of these.
     #[test]
     fn many_runs_are_of_each_kind() {
-        let drawn: Vec<_> = (0..300).map(|seed| DrawnTier::from_seed(seed, None)).collect();
+        let drawn: Vec<_> = (0..300).map(|seed| DrawnTier::of_memory(seed, None)).collect();
         let count = |which: &dyn Fn(&DrawnTier) -> bool| drawn.iter().filter(|one| which(one)).count();
         let has = |one: &DrawnTier, which: fn(&TierAct) -> bool| one.acts.iter().any(|(_, act)| which(act));
         assert!(count(&|one| has(one, |act| matches!(act, TierAct::Crash { .. }))) > 100);
         assert!(count(&|one| has(one, |act| matches!(act, TierAct::CutOff { .. }))) > 100);
         let crashes = |one: &DrawnTier| has(one, |act| matches!(act, TierAct::Crash { .. }));
-        assert!(count(&|one| one.is_kept && crashes(one)) > 30);
+        assert!(count(&|one| one.is_kept && crashes(one)) > 60);
+        assert!(count(&|one| one.acts.iter().any(|(at, _)| *at == one.lasts)) > 30);
         assert!(count(&|one| one.is_undisturbed()) > 25);
         assert!(count(&|one| one.acts.is_empty() && !one.is_undisturbed()) > 25);
     }

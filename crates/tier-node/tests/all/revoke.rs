@@ -1,8 +1,10 @@
 //! Rights that are taken away: handles, writes under way, and nodes that do not answer.
 
-use crate::cluster::{NAMES, assert_absent, assert_access, config, in_virtual_time, on_shared_memory, spawn};
+use crate::cluster::{
+    NAMES, assert_absent, assert_access, config, in_virtual_time, on_shared_memory, spawn, start,
+};
 use dunlin_fabric::{Fabric, Host, Scheme, Signal, Site};
-use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
+use dunlin_fabric_sim::{Faults, MachineSettings, Settings, Sim};
 use dunlin_tier::message::Refusal;
 use dunlin_tier::{GrantError, RecordError};
 use dunlin_tier_node::{AccessError, Lmr, OperationError, RequestError, Rights, Spec, Tier, TierConfig};
@@ -231,4 +233,46 @@ fn a_node_that_does_not_answer_is_fenced() {
         })
         .unwrap();
     }
+}
+
+/// Others may map a region, write it and take rights away as soon as it has its name, before its maker has heard of that.
+#[test]
+fn a_region_that_others_use_already_is_not_made_again() {
+    let early = Arc::new(AtomicU64::new(0));
+    for seed in 0..60 {
+        let mut settings = Settings { machines: vec![MachineSettings::default(); 3], ..Settings::default() };
+        settings.faults = Faults { delay: 3, delay_by: 300_000, ..Faults::default() };
+        let early = Arc::clone(&early);
+        Sim::run_with(settings, seed, move |sim| {
+            let [alice, bob, _carol] =
+                [0, 1, 2].map(|at| start(&sim.process_on(at), Scheme::Sim, "l", NAMES[at]));
+            let name = (0..)
+                .map(|number| format!("r{number}"))
+                .find(|name| alice.home(name).unwrap() == "bob")
+                .unwrap();
+            let (tier, user, time) = (alice.clone(), name.clone(), sim.clone());
+            let used_at = Arc::new(AtomicU64::new(0));
+            let used = Arc::clone(&used_at);
+            let task = spawn(&alice, move || {
+                let view = loop {
+                    match tier.map(&user, Rights::ALL) {
+                        Ok(view) => break view,
+                        Err(_) => time.host().sleep(time.host().now() + 1000),
+                    }
+                };
+                view.write(0, &[7; 8]).unwrap();
+                used.store(time.time(), Ordering::Relaxed);
+                view.revoke("bob", Rights::WRITE).unwrap();
+            });
+            let spec = Spec::here().named(&name).grant("bob", BOTH);
+            let region = alice.malloc(64, spec).unwrap();
+            let made_at = sim.time();
+            task.join();
+            early.fetch_add(u64::from(used_at.load(Ordering::Relaxed) < made_at), Ordering::Relaxed);
+            assert_eq!(word_of(&alice.map(&name, Rights::READ).unwrap(), 0), u64::from_le_bytes([7; 8]));
+            drop((region, bob));
+        })
+        .unwrap();
+    }
+    assert!(early.load(Ordering::Relaxed) > 0, "{early:?}");
 }
