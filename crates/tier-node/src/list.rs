@@ -276,8 +276,8 @@ impl<'a, F: Fabric> Operations<'a, F> {
 macro_rules! in_place_lists {
     ($a:lifetime, [$($generics:tt)*] $operations:ty, $lmr:ty, $buffer:ty) => {
         impl<$a, $($generics)*> $operations {
-            /// Adds a read of bytes at `offset` into a range of a buffer, in place: [`Lmr::read_into`]. A buffer or a range that
-            /// cannot be used refuses the list.
+            /// Adds a read of bytes at `offset` into a range of a buffer, in place: [`Lmr::read_into`]. A buffer or a
+            /// range that cannot be used refuses the list.
             pub fn read_into(
                 self,
                 lmr: &$a $lmr,
@@ -289,8 +289,8 @@ macro_rules! in_place_lists {
                 self.in_place(into, [(lmr, offset, range)], false)
             }
 
-            /// Adds a write of the bytes of a range of a buffer at `offset`, in place: [`Lmr::write_from`]. A buffer or a range that
-            /// cannot be used refuses the list.
+            /// Adds a write of the bytes of a range of a buffer at `offset`, in place: [`Lmr::write_from`]. A buffer or a
+            /// range that cannot be used refuses the list.
             pub fn write_from(
                 self,
                 lmr: &$a $lmr,
