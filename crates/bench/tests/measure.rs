@@ -9,8 +9,9 @@ use std::time::Duration;
 use dunlin_bench::measure::{
     AtbLatencyOptions, AtbMixOptions, AtbThroughputOptions, BatchTunerOptions, EventOptions, Findings,
     IdleOptions, KeyValueOptions, LatencyOptions, MeasureError, Pace, Session, Singles, ThroughputOptions,
-    TierOptions, TunerGrid, YcsbOptions, YcsbWorkload, atb_latency, atb_mix, atb_throughput, batch_tuner,
-    event, fetch_tuner, idle, key_value, latency, serve_peer_if_asked, throughput, tier, ycsb,
+    TierIdleOptions, TierOptions, TunerGrid, YcsbOptions, YcsbWorkload, atb_latency, atb_mix, atb_throughput,
+    batch_tuner, event, fetch_tuner, idle, key_value, latency, serve_peer_if_asked, throughput, tier,
+    tier_idle, ycsb,
 };
 use dunlin_floor::FloorError;
 use dunlin_report::Row;
@@ -34,6 +35,7 @@ fn main() {
     sleepers(&mut session);
     quiet_ones(&mut session);
     tiers(&mut session);
+    quiet_tiers();
     hinted_alone(&mut session);
     hinted_crowds(&mut session);
     hinted_mixes(&mut session);
@@ -160,6 +162,20 @@ fn tiers(session: &mut Session) {
     assert!(findings.rows.iter().filter(|row| row.number("ratio").is_some()).count() > 15);
     let none = tier(session, &TierOptions { rounds: Some(0) });
     assert!(matches!(none, Err(MeasureError::BadArgument(_))));
+}
+
+fn quiet_tiers() {
+    let watched = Duration::from_millis(100);
+    let findings = tier_idle(&TierIdleOptions { nodes: 3, processes: 4, watched }).expect("measured");
+    has_numbers(&findings, &["count", "seconds"]);
+    let counts: Vec<_> = findings.rows.iter().filter_map(|row| row.number("count")).collect();
+    assert_eq!(counts, [1.0, 2.0, 4.0]);
+    assert!(findings.rows.iter().all(|row| row.number("cpu_percent").is_some()));
+    assert!(findings.rows[0].number("resident_bytes_per_process").is_some());
+    for (nodes, processes) in [(1, 1), (2, 0), (65, 1), (2, 1001)] {
+        let refused = tier_idle(&TierIdleOptions { nodes, processes, watched });
+        assert!(matches!(refused, Err(MeasureError::BadArgument(_))));
+    }
 }
 
 const SLICE: Duration = Duration::from_millis(3);

@@ -8,8 +8,9 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use dunlin_bench::measure::{
     ClientsOptions, EventOptions, Findings, IdleOptions, KeyValueOptions, LatencyOptions, MeasureError,
-    Session, Shared, Stop, ThreadsOptions, ThroughputOptions, TierOptions, TypedOptions, clients, event,
-    idle, key_value, latency, serve_peer_if_asked, threads, throughput, tier, typed,
+    Session, Shared, Stop, ThreadsOptions, ThroughputOptions, TierIdleOptions, TierOptions, TypedOptions,
+    clients, event, idle, key_value, latency, serve_peer_if_asked, threads, throughput, tier, tier_idle,
+    typed,
 };
 use dunlin_floor::{LimitOptions, limit};
 use dunlin_report::{Document, Row, markdown};
@@ -172,6 +173,21 @@ pub(crate) enum Bench {
         #[command(flatten)]
         output: Output,
     },
+    /// Measure nodes of the memory tier without requests, each in a process of its own, while processes are attached to the
+    /// first one: CPU time, and memory of that node per process.
+    TierIdle {
+        /// Number of nodes.
+        #[arg(long, default_value_t = 10, value_name = "N")]
+        nodes: usize,
+        /// Number of processes that attach to the first node.
+        #[arg(long, default_value_t = 100, value_name = "N")]
+        processes: usize,
+        /// Duration of the CPU time measurement, in seconds.
+        #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+        seconds: f64,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Run HatRPC's Thrift benchmarks: plans selected by hints compete with every protocol.
     #[command(subcommand)]
     Atb(atb::Atb),
@@ -250,8 +266,13 @@ pub(crate) fn run(command: Bench) -> Result<(), Failure> {
     }
 }
 
-/// Runs one measurement in a separate process pair.
+/// Runs one measurement, most of them in a separate process pair.
 fn measure(command: Bench) -> Result<(Document, Output)> {
+    if let Bench::TierIdle { nodes, processes, seconds, output } = command {
+        let watched = Duration::try_from_secs_f64(seconds).context("--seconds")?;
+        let findings = tier_idle(&TierIdleOptions { nodes, processes, watched })?;
+        return Ok((document("bench tier-idle", "shm", Row::new(), findings), output));
+    }
     let mut session = Session::start()?;
     Ok(match command {
         Bench::Limit { output } => {
@@ -332,6 +353,7 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
         | Bench::FetchTable(_)
         | Bench::FetchTuner(_)
         | Bench::BatchTuner(_)
+        | Bench::TierIdle { .. }
         | Bench::All { .. } => {
             anyhow::bail!("only single measurements have one document each")
         }

@@ -44,6 +44,7 @@ mod lite_lock;
 mod lite_log;
 mod lite_mapreduce;
 mod lite_membership;
+mod lite_processes;
 mod of_function;
 mod outcomes;
 mod rf_rpc;
@@ -303,7 +304,8 @@ impl From<Counted> for Outcome {
     fn from(counted: Counted) -> Self {
         let (mops, mean_us) = (counted.mops(), counted.mean_us());
         let processor_us = counted.processor as f64 / 1e3 / counted.operations.max(1) as f64;
-        Outcome { value: mops, mops, mean_us, processor_us, ..Outcome::default() }
+        let max_us = counted.longest as f64 / 1e3;
+        Outcome { value: mops, mops, mean_us, max_us, processor_us, ..Outcome::default() }
     }
 }
 
@@ -353,6 +355,8 @@ pub fn all() -> Vec<Figure> {
         lite_15::FIGURE,
         lite_16::FIGURE,
         lite_17::FIGURE,
+        lite_processes::SHARED,
+        lite_processes::STEPS,
         lite_lock::FIGURE,
         lite_graph::FIGURE,
         lite_log::FIGURE,

@@ -185,6 +185,8 @@ pub struct Counted {
     pub operations: u64,
     /// Sum of the times of the measured operations, in nanoseconds.
     pub latencies: Nanos,
+    /// The longest time of a measured operation, in nanoseconds.
+    pub longest: Nanos,
     /// Processor time of all machines during the measurement, in nanoseconds; 0 if it is not counted.
     pub processor: Nanos,
 }
@@ -224,6 +226,7 @@ pub(crate) fn record_with(
     if counted.count > warm_up && counted.operations < measured {
         counted.operations += 1;
         counted.latencies += now - since;
+        counted.longest = counted.longest.max(now - since);
         counted.ended = now;
     }
     if counted.count <= warm_up {

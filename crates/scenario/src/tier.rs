@@ -92,22 +92,29 @@ pub struct TierLoad {
     pub nodes: usize,
     /// Nodes whose threads operate; each uses the memory of all others.
     pub active: usize,
-    /// Threads of an active node.
+    /// Threads of a process.
     pub threads: usize,
     /// Paths of a node (K).
     pub paths: u16,
-    /// Regions that an active node has on each other node.
+    /// Regions that a process has on each other node.
     pub regions: u32,
     /// Bytes of a region.
     pub region_bytes: u64,
     /// Longest piece of a region, in bytes.
     pub piece: u32,
+    /// Longest request to a NIC, in bytes; 0 for the tier's default.
+    pub step: u32,
     /// Pages of all registered memory.
     pub pages: Pages,
     /// The operation; all but WRITE are of one thread, on regions of `bytes` bytes.
     pub act: Act,
-    /// The process of the threads that write.
+    /// The processes of the threads that write.
     pub process: Process,
+    /// Processes of an active node, each with as many threads and regions; more than one attach to it.
+    pub processes: usize,
+    /// Threads of another attached process of each active node that write all the time, without being measured, and the
+    /// bytes of their operations.
+    pub beside: (usize, u32),
     /// Bytes of an operation.
     pub bytes: u32,
     /// Time of the calling processor for each operation that the nodes' code does not account for.
@@ -122,6 +129,8 @@ pub struct TierLoad {
 const LIMIT: Nanos = 600_000_000_000;
 /// Tasks of a node beside its loading threads, at most.
 const TASKS: usize = 64;
+/// Tasks of a process beside its loading threads, at most.
+const TASKS_OF_PROCESS: usize = 8;
 /// Least memory of a node, in bytes.
 const LEAST_MEMORY: u64 = 1 << 20;
 
@@ -137,9 +146,12 @@ impl TierLoad {
             regions: 1,
             region_bytes: 1 << 20,
             piece: 4 << 20,
+            step: 0,
             pages: Pages::Bytes(2 << 20),
             act: Act::Write,
             process: Process::OfNode,
+            processes: 1,
+            beside: (0, 0),
             bytes: 64,
             extra: Extra::None,
             warm_up: 200,
@@ -155,6 +167,7 @@ impl TierLoad {
         not_zero([
             ("the number of active nodes", self.active as u64),
             ("the number of threads", self.threads as u64),
+            ("the number of processes", self.processes as u64),
             ("the number of paths", self.paths.into()),
             ("the number of regions", self.regions.into()),
             ("the length of an operation", self.bytes.into()),
@@ -162,7 +175,8 @@ impl TierLoad {
             ("the number of other nodes", self.nodes.saturating_sub(1) as u64),
             ("the room of a region", self.region_bytes.saturating_sub(u64::from(self.bytes) - 1)),
         ])?;
-        let mut settings = cluster(self.nodes, self.nodes * (self.threads + TASKS), LIMIT);
+        let threads = self.processes * (self.threads + TASKS_OF_PROCESS) + self.beside.0 + TASKS;
+        let mut settings = cluster(self.nodes, self.nodes * threads, LIMIT);
         let profile = Profile::built_in(&self.profile)?;
         let pauses = Pauses {
             extra: self.extra_ns(&profile),
@@ -195,7 +209,11 @@ impl TierLoad {
     /// Returns the memory of each node that holds everything.
     fn memory(&self) -> u64 {
         let bytes = match self.act {
-            Act::Write => self.region_bytes * u64::from(self.regions) * self.active as u64,
+            Act::Write => {
+                let regions = u64::from(self.regions) * self.active as u64;
+                let beside = self.unmeasured().map_or(0, |beside| beside.region_bytes);
+                (self.region_bytes * self.processes as u64 + beside) * regions
+            }
             Act::Malloc | Act::Map | Act::Free | Act::MallocThere => {
                 u64::from(self.bytes).next_power_of_two() * (self.warm_up + self.measured)
             }
@@ -204,6 +222,13 @@ impl TierLoad {
             Act::CopyThere | Act::Move => 2 * u64::from(self.bytes),
         };
         bytes.max(LEAST_MEMORY).next_power_of_two()
+    }
+
+    /// Returns the load of the process of each active node that is not measured, if there is one.
+    fn unmeasured(&self) -> Option<TierLoad> {
+        let (threads, bytes) = self.beside;
+        let region_bytes = self.region_bytes.max(2 * u64::from(bytes));
+        (threads > 0).then(|| TierLoad { threads, bytes, region_bytes, ..self.clone() })
     }
 
     fn play(
@@ -222,6 +247,9 @@ impl TierLoad {
             let sim = sim.process_on(machine).with_pages(self.pages);
             let mut config = TierConfig::new(peers.clone(), name);
             (config.memory, config.piece, config.paths) = (self.memory(), self.piece, self.paths);
+            if self.step > 0 {
+                config.step = self.step;
+            }
             let tier = Tier::within(&sim, config).map_err(thread)?;
             nodes.push((sim, tier));
         }
@@ -235,18 +263,33 @@ impl TierLoad {
         let start = sim.host().signal();
         let (mut tasks, mut served): (Vec<Task>, Vec<ProcessServer<Sim>>) = (Vec::new(), Vec::new());
         for (node, (sim, tier)) in nodes.iter().enumerate().take(self.active) {
-            let place =
-                Placed { node, names: &names, lock: last_ones(tier)?, seed, pauses, course, start: &start };
+            let lock = last_ones(tier)?;
+            let place = |process| Placed {
+                node,
+                process,
+                names: &names,
+                lock: lock.clone(),
+                seed,
+                pauses,
+                course,
+                start: &start,
+            };
             match self.process {
-                Process::OfNode => self.spawn_writers(sim, tier, &place, &mut tasks)?,
+                Process::OfNode => self.spawn_writers(sim, tier, &place(0), &mut tasks)?,
                 Process::Attached => {
                     let address = Address::new(Scheme::Sim, "attach").map_err(thread)?;
                     served.push(self.serve(&sim.within_machine(), tier, &address)?);
-                    let process = sim.process_on(node);
-                    // The plan of the published figures.
-                    let config = AttachConfig { plan: Some(Plan::default()), ..AttachConfig::new(address) };
-                    let attached = dunlin_tier_client::Tier::attach_with(&process.within_machine(), config);
-                    self.spawn_writers(&process, &attached.map_err(thread)?, &place, &mut tasks)?;
+                    let loads = vec![self.clone(); self.processes].into_iter().chain(self.unmeasured());
+                    for (number, load) in loads.enumerate() {
+                        let process = sim.process_on(node);
+                        // The plan of the published figures.
+                        let plan = Some(Plan::default());
+                        let config = AttachConfig { plan, ..AttachConfig::new(address.clone()) };
+                        let attached =
+                            dunlin_tier_client::Tier::attach_with(&process.within_machine(), config);
+                        let attached = attached.map_err(thread)?;
+                        load.spawn_writers(&process, &attached, &place(number), &mut tasks)?;
+                    }
                 }
             }
         }
@@ -262,9 +305,14 @@ impl TierLoad {
         tier: &Tier<Sim>,
         address: &Address,
     ) -> Result<ProcessServer<Sim>, CourseError> {
-        let operations = ProcessLimits::default().operations.max(self.threads as u16);
-        let handles = (self.regions * (self.nodes as u32 - 1)).max(ProcessLimits::default().handles);
-        let limits = ProcessLimits { operations, handles, ..ProcessLimits::default() };
+        // Simulated processes have no ids, so those of a machine share the limits of one.
+        let threads = self.processes * self.threads + self.beside.0;
+        let operations = ProcessLimits::default().operations.max(threads as u16);
+        let handles = self.regions * (self.nodes as u32 - 1) * (self.processes as u32 + 1);
+        let handles = handles.max(ProcessLimits::default().handles);
+        let connections = threads + self.processes + usize::from(self.beside.0 > 0);
+        let connections = ProcessLimits::default().connections.max(connections as u16);
+        let limits = ProcessLimits { operations, handles, connections, ..ProcessLimits::default() };
         let users = BTreeMap::from([(0, "all".to_owned())]);
         let config = ProcessConfig { users, limits, ..ProcessConfig::new(address.clone()) };
         ProcessServer::serve(within, tier, config).map_err(thread)
@@ -283,13 +331,18 @@ impl TierLoad {
             _ => Vec::new(),
         };
         let regions = Arc::new(regions);
+        let first = match place.process < self.processes {
+            true => 1000 + (place.node * self.processes + place.process) * self.threads,
+            false => UNMEASURED + place.node * self.threads,
+        };
         for number in 0..self.threads {
             let writer = Writer {
                 load: self.clone(),
                 sim: sim.clone(),
                 tier: tier.clone(),
                 lock: place.lock.clone(),
-                random: Random::new(place.seed, 1000 + (place.node * self.threads + number) as u64),
+                random: Random::new(place.seed, (first + number) as u64),
+                is_measured: place.process < self.processes,
                 regions: Arc::clone(&regions),
                 pause: place.pauses.extra + place.pauses.between,
                 course: Arc::clone(place.course),
@@ -302,10 +355,12 @@ impl TierLoad {
     /// Makes a node's regions on all others. They have names, so they end with their nodes and are not zeroed.
     fn regions<T: AnyTier>(&self, tier: &T, place: &Placed<'_>) -> Result<Vec<T::Lmr>, CourseError> {
         let (node, names) = (place.node, place.names);
+        // Different for each process.
+        let user = node + place.process * names.len();
         let mut regions = Vec::with_capacity(self.regions as usize * (names.len() - 1));
         for number in 0..self.regions {
             for (_, other) in names.iter().enumerate().filter(|(other, _)| *other != node) {
-                let spec = Spec::on(other).named(format!("{node}/{other}/{number}"));
+                let spec = Spec::on(other).named(format!("{user}/{other}/{number}"));
                 regions.push(tier.malloc(self.region_bytes, spec).map_err(thread)?);
             }
         }
@@ -387,9 +442,14 @@ fn last_ones(tier: &Tier<Sim>) -> Result<String, CourseError> {
     Ok(String::new())
 }
 
+/// The first random sequence of threads that are not measured.
+const UNMEASURED: usize = 1 << 20;
+
 /// The place of a process in the run.
 struct Placed<'a> {
     node: usize,
+    /// Its number among those of the node. Those from [`TierLoad::processes`] on are not measured.
+    process: usize,
     /// The names of all nodes.
     names: &'a [String],
     /// The name of the contended lock.
@@ -408,6 +468,7 @@ struct Writer<T: AnyTier> {
     /// The name of the contended lock.
     lock: String,
     random: Random,
+    is_measured: bool,
     regions: Arc<Vec<T::Lmr>>,
     /// Processor time between two operations, in nanoseconds.
     pause: Nanos,
@@ -433,6 +494,9 @@ impl<T: AnyTier> Writer<T> {
                 self.regions[region].write(offset, &bytes).map_err(thread)?;
             }
             self.sim.host().work(0);
+            if !self.is_measured {
+                continue;
+            }
             if record(&self.course, (self.load.warm_up, self.load.measured), since, self.sim.time()) {
                 return Ok(());
             }

@@ -1,6 +1,6 @@
 //! Measurements of the RPC engine and the store: one function per `dunlin bench` command, returning rows.
 //!
-//! All except [`idle()`] run in one pinned process pair ([`Session`]). This process runs the clients, and
+//! All except [`idle()`] and [`tier_idle()`] run in one pinned process pair ([`Session`]). This process runs the clients, and
 //! the floor's peer process hosts the servers ([`RpcSubject`]), so that floor and subject alternate in the
 //! same two processes. The `main` function of the calling binary must first call [`serve_peer_if_asked`].
 
@@ -30,6 +30,7 @@ mod systems;
 mod threads;
 mod throughput;
 mod tier;
+mod tier_idle;
 mod tuner;
 mod typed;
 mod ycsb;
@@ -48,6 +49,7 @@ pub use session::Session;
 pub use threads::{ThreadsOptions, threads};
 pub use throughput::{ThroughputOptions, throughput};
 pub use tier::{TierOptions, tier};
+pub use tier_idle::{TierIdleOptions, tier_idle};
 pub use tuner::{BatchTunerOptions, TunerGrid, batch_tuner, fetch_tuner};
 pub use typed::{TypedOptions, typed};
 pub use ycsb::{YcsbOptions, YcsbWorkload, ycsb};
@@ -123,7 +125,12 @@ pub enum MeasureError {
 /// # Errors
 /// The inherited descriptor is not a floor area, or the leader has ended.
 pub fn serve_peer_if_asked() -> Result<bool, FloorError> {
-    if std::env::args_os().nth(1).is_none_or(|argument| argument != PEER_ARGUMENT) {
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    if first == tier_idle::MEMBER_ARGUMENT {
+        tier_idle::serve_member(std::env::args().nth(2).unwrap_or_default().as_str());
+        return Ok(true);
+    }
+    if first != PEER_ARGUMENT {
         return Ok(false);
     }
     serve_peer(inherited_descriptor()?, &mut RpcSubject::new())?;

@@ -23,20 +23,22 @@ pub(super) struct ProcessCost {
 }
 
 impl ProcessCost {
+    /// Returns the times of the calling process since its start, without its memory.
+    pub(super) fn times() -> Self {
+        let cpu_ns = process_cpu_ns();
+        let now = clock_gettime(ClockId::Monotonic);
+        let wall_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        Self { cpu_ns, wall_ns, ..Self::default() }
+    }
+
     /// Returns the cost of the calling process since its start. Reads /proc/self/smaps_rollup, which takes
     /// a while with many mappings; the CPU time is read first.
     pub(super) fn of_this_process() -> Result<Self, MeasureError> {
-        let cpu_ns = process_cpu_ns();
-        let now = clock_gettime(ClockId::Monotonic);
+        let times = Self::times();
         let path = "/proc/self/smaps_rollup";
         let text = fs::read_to_string(path)
             .map_err(|source| MeasureError::NoProc { path: path.to_owned(), source })?;
-        Ok(Self {
-            cpu_ns,
-            wall_ns: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
-            resident_bytes: field(&text, "Rss:"),
-            proportional_bytes: field(&text, "Pss:"),
-        })
+        Ok(Self { resident_bytes: field(&text, "Rss:"), proportional_bytes: field(&text, "Pss:"), ..times })
     }
 
     /// Returns the times since `before`, with the current memory.

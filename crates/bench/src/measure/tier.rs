@@ -37,10 +37,16 @@ const LISTED: usize = 64;
 /// Accesses of mapped memory between two looks at the clock.
 const ACCESSES: u64 = 1000;
 
-/// Returns the peers of a measurement whose processes attach at `attach`.
-fn peers(attach: &Address) -> Result<Vec<Peer>, AddressError> {
-    let peer = |name| Peer::at(name, Address::new(Scheme::Shm, &format!("{}-{name}", attach.name()))?);
-    NODES.into_iter().map(peer).collect()
+/// Returns the settings of one of the nodes of a measurement whose processes attach at `attach`.
+pub(super) fn settings_of(
+    attach: &Address,
+    nodes: &[String],
+    node: &str,
+) -> Result<TierConfig, AddressError> {
+    let peer =
+        |name: &String| Peer::at(name, Address::new(Scheme::Shm, &format!("{}-{name}", attach.name()))?);
+    let peers = nodes.iter().map(peer).collect::<Result<_, _>>()?;
+    Ok(TierConfig { memory: MEMORY, principal: "bench".to_owned(), ..TierConfig::new(peers, node) })
 }
 
 /// Returns the address of the engine's service beside the nodes.
@@ -49,7 +55,7 @@ fn engine_of(attach: &Address) -> Result<Address, AddressError> {
 }
 
 fn settings(attach: &Address, node: &str) -> Result<TierConfig, AddressError> {
-    Ok(TierConfig { memory: MEMORY, principal: "bench".to_owned(), ..TierConfig::new(peers(attach)?, node) })
+    settings_of(attach, &NODES.map(str::to_owned), node)
 }
 
 /// The nodes of the peer process, and its service for processes, which ends before them.

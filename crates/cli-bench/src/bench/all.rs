@@ -8,7 +8,7 @@ use dunlin_report::{Document, Row, day};
 use super::{Bench, Output, document, finish, measure, section, write_markdown};
 
 /// The commands to run, without `dunlin bench`.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "limit",
     "latency --size 32",
     "latency --size 4096",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 13] = [
     "kv",
     "event",
     "tier",
+    "tier-idle",
     "idle --connections 100",
     "idle --connections 1000",
 ];

@@ -212,3 +212,15 @@ fn lite_13() {
         &[("the tier, in one process over HERD", 1), ("the tier, in one process over FaSST", 1)],
     );
 }
+
+#[test]
+fn lite_processes() {
+    says(
+        "lite-processes",
+        &[
+            ("16 processes of 8 threads over one process of 128 threads", 2),
+            ("2 x N x T queue pairs, over that of 2 nodes", 1),
+        ],
+    );
+    says("lite-steps", &[("64 B, wait over one step", 1), ("64 B, steps of 64 KiB, wait over one step", 1)]);
+}
