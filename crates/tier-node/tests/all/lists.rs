@@ -244,7 +244,7 @@ fn one_refused_operation_refuses_the_list() {
     own.fill(3);
     let list = Operations::new().write_from(&region, 0, &mut own, ..).read_into(&region, 0, &mut theirs, ..);
     assert!(matches!(refused_at(list.run(), 1), OperationError::Buffer(BufferError::OtherTier)));
-    for range in [0..101, 101..101, 5..4] {
+    for range in [0..101, 101..101, std::ops::Range { start: 5, end: 4 }] {
         let parts = [(&region, 0, 0..9), (&region, 0, range)];
         let list = Operations::new().write_from_each(&mut own, parts);
         let outside = refused_at(list.run(), 1);
