@@ -18,7 +18,7 @@ impl<F: Fabric> Node<F> {
     /// that it gets.
     pub(crate) fn command(
         &self,
-        Target { handle, class, time }: Target<'_>,
+        Target { handle, class, time, .. }: Target<'_>,
         kind: Kind,
         (offset, length): (u64, u64),
         run: impl FnOnce(&Layout, Nanos) -> Result<(), OperationError>,

@@ -71,6 +71,20 @@ impl<M: Memory> Transfer<'_, M> {
         }
     }
 
+    /// Returns a part; `None` if it is not within.
+    pub(crate) fn part(&mut self, at: usize, length: usize) -> Option<Transfer<'_, M>> {
+        let range = at..at.checked_add(length)?;
+        Some(match self {
+            Transfer::Read(into) => Transfer::Read(into.get_mut(range)?),
+            Transfer::Keep(into) => Transfer::Read(into.get_mut(range)?),
+            Transfer::Write(from) => Transfer::Write(from.get(range)?),
+            Transfer::Put(from) => Transfer::Write(from.get(range)?),
+            Transfer::ReadInto(whole) => Transfer::ReadInto(whole.part(at, length)?),
+            Transfer::WriteFrom(whole) => Transfer::WriteFrom(whole.part(at, length)?),
+            Transfer::Change(_) => return None,
+        })
+    }
+
     #[inline]
     pub(crate) fn reborrow(&mut self) -> Transfer<'_, M> {
         match self {

@@ -84,6 +84,7 @@ mod roster;
 mod services;
 mod serving;
 mod spec;
+mod steps;
 mod tier;
 mod tokens;
 mod within;

@@ -21,6 +21,7 @@ use crate::qos::{Class, Qos};
 use crate::rings::Rings;
 use crate::roster::Roster;
 use crate::services::Services;
+use crate::steps::Steps;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, Work, nanos};
 use dunlin_rpc::Client;
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
@@ -100,6 +101,7 @@ pub(crate) struct Node<F: Fabric> {
     /// The class of the node's own operations: locks and requests.
     pub(crate) class: Class,
     pub(crate) qos: Qos,
+    pub(crate) steps: Steps<F::Host>,
     /// A random number of this process.
     pub(crate) incarnation: u64,
     /// Numbers that the next life has, too, if the memory outlives this one.
@@ -188,6 +190,7 @@ impl<F: Fabric> Node<F> {
             me,
             class,
             qos,
+            steps: Steps::new(config.qos.policy),
             principal,
             roster,
             incarnation,

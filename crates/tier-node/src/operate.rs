@@ -288,8 +288,9 @@ impl<F: Fabric> Node<F> {
         copied
     }
 
-    /// Reads or writes bytes of a region. Bytes on this node are copied by the calling thread.
-    pub(crate) fn transfer(
+    /// Reads or writes bytes of a region: a part of an operation, or all of it. Bytes on this node are copied by the calling
+    /// thread.
+    pub(crate) fn transfer_part(
         &self,
         target: Target<'_>,
         offset: u64,
@@ -338,15 +339,17 @@ impl<F: Fabric> Node<F> {
     /// Checks an operation and runs it: first without a path; if that gives `None`, with one.
     pub(crate) fn operate<T>(
         &self,
-        Target { handle, class, time }: Target<'_>,
+        Target { handle, class, time, is_part }: Target<'_>,
         kind: Kind,
         (offset, length): (u64, u64),
         mut run: impl FnMut(Option<&mut Path<F>>, &Layout, &mut Deadline) -> Result<Option<T>, Stop>,
     ) -> Result<T, OperationError> {
         let (node, host) = (self, self.fabric.host());
         let mut deadline = Deadline::new(node, time)?;
-        node.qos.admit(host, class, length, deadline.left(host))?;
-        node.qos.count(class.priority, 1, length);
+        if !is_part {
+            node.qos.admit(host, class, length, deadline.left(host))?;
+            node.qos.count(class.priority, 1, length);
+        }
         let mut path: Option<Path<F>> = None;
         let mut turn = Turn::default();
         let result = loop {
@@ -430,11 +433,13 @@ pub(crate) struct Target<'a> {
     pub(crate) class: &'a Class,
     /// The time of the operation in nanoseconds, if it has one of its own.
     pub(crate) time: Option<Nanos>,
+    /// The operation is a part of one that was admitted and counted.
+    pub(crate) is_part: bool,
 }
 
 impl<'a> Target<'a> {
     pub(crate) fn new(handle: Handle, class: &'a Class) -> Target<'a> {
-        Target { handle, class, time: None }
+        Target { handle, class, time: None, is_part: false }
     }
 }
 

@@ -112,6 +112,8 @@ impl Class {
 #[derive(Debug, Default)]
 struct Begun {
     operations: AtomicU64,
+    /// Those of them that may go [in steps](crate::steps).
+    long: AtomicU64,
     bytes: AtomicU64,
     /// Calls to services.
     calls: AtomicU64,
@@ -171,6 +173,21 @@ impl Qos {
         begun.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts an operation that may go [in steps](crate::steps).
+    pub(crate) fn count_long(&self, priority: Priority, bytes: u64) {
+        self.begun[priority as usize].long.fetch_add(1, Ordering::Relaxed);
+        self.count(priority, 1, bytes);
+    }
+
+    /// Returns the number of operations that have begun, except the long ones.
+    pub(crate) fn shorts(&self) -> u64 {
+        let of = |begun: &Begun| {
+            let long = begun.long.load(Ordering::Relaxed);
+            begun.operations.load(Ordering::Relaxed).wrapping_sub(long)
+        };
+        self.begun.iter().map(of).fold(0, u64::wrapping_add)
+    }
+
     /// Begins a call of `bytes` bytes to a service: takes it from the allowance of the principal, counts it, and returns its
     /// link, and the time at which it goes out by that allowance and, under [`Policy::Paced`], by its priority. It waits for
     /// the allowance at most [`QosConfig::patience`], and no longer than `left` says, in nanoseconds.
@@ -211,7 +228,7 @@ impl Qos {
 
     /// Returns what has begun with a priority: operations, their bytes, and calls to services.
     pub(crate) fn counted(&self, priority: Priority) -> [u64; 3] {
-        let Begun { operations, bytes, calls } = &self.begun[priority as usize];
+        let Begun { operations, bytes, calls, .. } = &self.begun[priority as usize];
         [operations, bytes, calls].map(|count| count.load(Ordering::Relaxed))
     }
 

@@ -22,4 +22,5 @@ mod services;
 mod shm;
 mod sim;
 mod sim_kept;
+mod steps;
 mod store;
