@@ -103,7 +103,7 @@ fn user(arguments: &str) {
     let mut buffer = node.buffer(4096).unwrap();
     assert!(operate(kind, &region, &mut buffer, 0..WARM_UP));
     // Lists use the allocator. It has room for what the filter takes.
-    drop(std::hint::black_box(vec![1; 64 << 10]));
+    drop(std::hint::black_box(vec![1_u8; 64 << 10]));
     ready().unwrap();
     forbid().unwrap();
     let right = operate(kind, &region, &mut buffer, WARM_UP..WARM_UP + OPERATIONS);

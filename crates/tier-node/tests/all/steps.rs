@@ -35,7 +35,7 @@ fn all_bytes_move<F: Fabric>(tiers: &[Tier<F>; 3]) {
             let body = move || {
                 for round in 0..6u8 {
                     let bytes: Vec<u8> =
-                        (0..LONG).map(|at| at as u8 ^ (at >> 8) as u8 ^ round * 7 + thread).collect();
+                        (0..LONG).map(|at| (at ^ (at >> 8)) as u8 ^ (7 * round + thread)).collect();
                     region.write(3, &bytes).unwrap();
                     let mut back = vec![0; LONG];
                     region.read(3, &mut back).unwrap();
