@@ -48,7 +48,7 @@ const NATIVE: &str = "2 x N x T queue pairs";
 
 fn shared_runs(effort: Effort) -> Vec<Run> {
     let nodes: &[u32] = match effort {
-        Effort::Full => &[2, 10],
+        Effort::Full => &[2, 4, 10],
         Effort::Quick => &[2, 4],
     };
     let mut runs = Vec::new();
