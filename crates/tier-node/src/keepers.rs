@@ -61,7 +61,7 @@ impl<F: Fabric> Node<F> {
             }
             let request = Request::Exists { id: first };
             match self.ask(keepers.first(), request, self.soon()) {
-                // The node has started anew, without its records.
+                // That node has restarted without its memory, and so without its records.
                 Ok(Reply::Flag(false)) => self.lose_keeper(first, keepers.first()),
                 _ => return Err(Refusal::Elsewhere(keepers.first())),
             }

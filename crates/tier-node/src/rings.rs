@@ -153,7 +153,7 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    /// Takes a range; makes the ring longer if it has none.
+    /// Takes a range of the ring. A ring without a free range of that length grows first.
     fn take_range(&self, to: NodeId, length: usize, until: Nanos) -> Option<(RingRange, Part)> {
         let (length, host) = (length as u64, self.fabric.host());
         let wanted = {

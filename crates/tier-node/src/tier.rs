@@ -479,7 +479,7 @@ impl<F: Fabric> Tier<F> {
                 Err(error)
             }
         };
-        // The name comes last. A region that others can map is not undone for what they do to it.
+        // The home gets the name last. From then on others map the region, and a failure here must not free it.
         let named = mapped.and_then(|handle| {
             let claimed = name.as_ref().map_or(Ok(()), |name| node.claim_name(name, id, until));
             if claimed.is_err() {

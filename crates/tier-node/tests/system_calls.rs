@@ -102,7 +102,7 @@ fn user(arguments: &str) {
     region.memset(0, LENGTH - 64, 7).unwrap();
     let mut buffer = node.buffer(4096).unwrap();
     assert!(operate(kind, &region, &mut buffer, 0..WARM_UP));
-    // Lists use the allocator. It has room for what the filter takes.
+    // Lists allocate, and the filter takes the last free bytes of the heap: the heap grows before the filter watches.
     drop(std::hint::black_box(vec![1_u8; 64 << 10]));
     ready().unwrap();
     forbid().unwrap();

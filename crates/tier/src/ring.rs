@@ -84,8 +84,9 @@ impl<T: Copy> Ring<T> {
     }
 
     /// Begins to grow for a call that found no range of `length` bytes. Returns the length of the part to ask the serving
-    /// node for, at most twice of what is needed or as long as the ring; `None` if the ring has its length, grows already,
-    /// or was refused more a short time ago. The caller then [ends](Ring::grown) it.
+    /// node for: at most the longer of the ring's length and twice the needed length. Returns `None` if the ring has its
+    /// greatest length, if it is growing, or if the serving node has refused a part a short time ago. The caller
+    /// [ends](Ring::grown) the growth.
     pub fn grow(&mut self, length: u64, now: u64) -> Option<u64> {
         let needed = length.max(1).checked_next_power_of_two()?;
         let has = self.length();

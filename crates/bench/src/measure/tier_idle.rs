@@ -212,7 +212,7 @@ pub(super) fn serve_member(argument: &str) {
     }
 }
 
-/// What a process of the measurement keeps until its end.
+/// The node or the attachment of a process, which lives until the measurement ends.
 enum Playing {
     Node {
         _processes: Option<Box<ProcessServer<ShmFabric>>>,

@@ -50,8 +50,8 @@ impl SharedRegions {
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// Checks the words of a region, and gives it a number if it has none. Returns the number, or the violation; `None`
-    /// if the region cannot be read or written.
+    /// Checks the two words of a region; a region without a number gets one. Returns the number or the violation. Returns
+    /// `None` if the region cannot be read or written.
     fn number<F: dunlin_fabric::Fabric>(&self, region: &Lmr<F>) -> Option<Result<u64, String>> {
         let freed = self.state().freed.clone();
         let number = match Self::word(region, 0)? {

@@ -349,51 +349,43 @@ fn with_a_death(
     .unwrap();
 }
 
-/// Takes a lock and keeps it.
-fn hold(tier: &Tier<Sim>, name: &str) {
-    let _guard = tier.lock(name).unwrap();
-    let host = tier.fabric().host();
-    host.sleep(host.now() + 10_000 * MILLISECOND);
+/// Runs alice and bob after the death of carol, which had a lock of alice.
+fn with_a_dead_holder(body: impl FnOnce(&str, &Tier<Sim>, &Tier<Sim>) + Send + 'static) {
+    let name = name_at(0);
+    let of_carol = name.clone();
+    let hold = move |carol: &Tier<Sim>| {
+        let _guard = carol.lock(&of_carol).unwrap();
+        let host = carol.fabric().host();
+        host.sleep(host.now() + 10_000 * MILLISECOND);
+    };
+    let body = move |alice: &Tier<Sim>, bob: &Tier<Sim>| body(&name, alice, bob);
+    with_a_death((1, 5 * MILLISECOND), hold, |_| None, body);
 }
 
 #[test]
 fn a_dead_holders_lock_is_poisoned() {
-    let name = name_at(0);
-    let of_carol = name.clone();
-    with_a_death(
-        (1, 5 * MILLISECOND),
-        move |carol| hold(carol, &of_carol),
-        |_| None,
-        move |alice, bob| {
-            let guard = bob.lock(&name).unwrap();
-            assert!(guard.is_poisoned());
-            let fence = guard.fence();
-            guard.unlock().unwrap();
-            let guard = alice.lock(&name).unwrap();
-            assert!(!guard.is_poisoned() && guard.fence() > fence, "once only");
-        },
-    );
+    with_a_dead_holder(|name, alice, bob| {
+        let guard = bob.lock(name).unwrap();
+        assert!(guard.is_poisoned());
+        let fence = guard.fence();
+        guard.unlock().unwrap();
+        let guard = alice.lock(name).unwrap();
+        assert!(!guard.is_poisoned() && guard.fence() > fence, "once only");
+    });
 }
 
 /// No wait lasts until the owner has looked for the holder twice.
 #[test]
 fn callers_with_little_time_find_a_dead_holder_together() {
-    let name = name_at(0);
-    let of_carol = name.clone();
-    with_a_death(
-        (1, 5 * MILLISECOND),
-        move |carol| hold(carol, &of_carol),
-        |_| None,
-        move |_, bob| {
-            let host = bob.fabric().host();
-            let found = (0..40).find_map(|_| {
-                let taken = bob.lock_within(&name, Duration::from_millis(20));
-                host.sleep(host.now() + MILLISECOND);
-                taken.ok()
-            });
-            assert!(found.unwrap().is_poisoned());
-        },
-    );
+    with_a_dead_holder(|name, _, bob| {
+        let host = bob.fabric().host();
+        let found = (0..40).find_map(|_| {
+            let taken = bob.lock_within(name, Duration::from_millis(20));
+            host.sleep(host.now() + MILLISECOND);
+            taken.ok()
+        });
+        assert!(found.unwrap().is_poisoned());
+    });
 }
 
 /// A node dies at any time, with or without the lock, while others take it all the time. The lock goes on.
