@@ -164,12 +164,16 @@ pub(crate) enum Bench {
         output: Output,
     },
     /// Measure the memory tier: operations of 64 bytes to 1 MiB by a process that attaches to the node of its host, by one
-    /// that has a node itself, and on mapped memory, beside a call of the engine and copies. Two nodes are in the other
-    /// process.
+    /// that has a node itself, and on mapped memory, beside a call of the engine, requests of the fabric, and copies. Two
+    /// nodes are in the other process.
     Tier {
         /// Rounds in which each operation has a slice of 3 ms [default: 31].
         #[arg(long, value_name = "N")]
         rounds: Option<usize>,
+        /// Only operations with this text in their row, as in "malloc" or "read 64 B", and those that they are compared
+        /// with.
+        #[arg(long, value_name = "TEXT")]
+        only: Option<String>,
         #[command(flatten)]
         output: Output,
     },
@@ -344,8 +348,8 @@ fn measure(command: Bench) -> Result<(Document, Output)> {
             let parameters = Row::new().with("connections", connections).with("seconds", seconds);
             (document("bench idle", "shm", parameters, findings), output)
         }
-        Bench::Tier { rounds, output } => {
-            let findings = tier(&mut session, &TierOptions { rounds })?;
+        Bench::Tier { rounds, only, output } => {
+            let findings = tier(&mut session, &TierOptions { rounds, only })?;
             (document("bench tier", "shm", Row::new(), findings), output)
         }
         Bench::Atb(_)

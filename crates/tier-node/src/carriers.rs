@@ -30,7 +30,7 @@ pub(crate) struct Posted {
 
 #[derive(Debug)]
 struct Carrier<F: Fabric> {
-    path: Path<F>,
+    path: Box<Path<F>>,
     priority: Priority,
     flights: usize,
 }

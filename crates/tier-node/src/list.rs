@@ -557,7 +557,7 @@ impl<F: Fabric> Node<F> {
         &self,
         (entries, class, bytes): (&mut [Entry<'_, F>], &Class, u64),
         deadline: &mut Deadline,
-        path: &mut Option<Path<F>>,
+        path: &mut Option<Box<Path<F>>>,
         turn: &mut Turn,
     ) -> Result<(), ListError> {
         let host = self.fabric.host();
@@ -590,11 +590,11 @@ impl<F: Fabric> Node<F> {
                 }
             }
             turn.start(host, path.is_some());
-            let Err(to) = self.run_begun(entries, begun, path.as_mut(), deadline) else {
+            let Err(to) = self.run_begun(entries, begun, path.as_deref_mut(), deadline) else {
                 turn.stop(self, bytes);
                 return Ok(());
             };
-            self.connect_for_list(entries, path.as_mut(), to, deadline)?;
+            self.connect_for_list(entries, path.as_deref_mut(), to, deadline)?;
         }
     }
 

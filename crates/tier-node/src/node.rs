@@ -120,7 +120,7 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) board: Arc<Board<F>>,
     /// The clients of the board, for each node.
     pub(crate) links: Mutex<Vec<Links<F>>>,
-    pub(crate) paths: Paths<Path<F>, F::Host>,
+    pub(crate) paths: Paths<Box<Path<F>>, F::Host>,
     /// The places of commands to other nodes.
     pub(crate) places: Paths<(), F::Host>,
     /// Calls that do not go out yet.

@@ -24,10 +24,10 @@ impl<F: Fabric> Node<F> {
     /// the time of the operation is of use.
     pub(crate) fn finish_taking(
         &self,
-        entered: Entered<Path<F>, F::Host>,
+        entered: Entered<Box<Path<F>>, F::Host>,
         priority: Priority,
         until: Nanos,
-    ) -> Result<(Path<F>, bool), RequestError> {
+    ) -> Result<(Box<Path<F>>, bool), RequestError> {
         let granted = match entered {
             Entered::Path(granted) => granted,
             Entered::Wait(seat) => {
@@ -37,9 +37,9 @@ impl<F: Fabric> Node<F> {
         };
         let path = match granted.taken {
             Taken::Value(path) => path,
-            Taken::Make(number) => {
-                Path::new(self, number as u16).inspect_err(|_| self.paths.failed(number, priority))?
-            }
+            Taken::Make(number) => Path::new(self, number as u16)
+                .map(Box::new)
+                .inspect_err(|_| self.paths.failed(number, priority))?,
         };
         Ok((path, granted.is_timed))
     }
@@ -350,7 +350,7 @@ impl<F: Fabric> Node<F> {
             node.qos.admit(host, class, length, deadline.left(host))?;
             node.qos.count(class.priority, 1, length);
         }
-        let mut path: Option<Path<F>> = None;
+        let mut path: Option<Box<Path<F>>> = None;
         let mut turn = Turn::default();
         let result = loop {
             // The check of a handle is as much work as that of an entry of a message.
@@ -361,7 +361,7 @@ impl<F: Fabric> Node<F> {
                 Err(error) => break Err(node.refused(handle, error)),
             };
             turn.start(host, path.is_some());
-            let mut outcome = run(path.as_mut(), &operation.layout, &mut deadline);
+            let mut outcome = run(path.as_deref_mut(), &operation.layout, &mut deadline);
             let mut entered = None;
             if matches!(outcome, Ok(None)) {
                 entered = turn.enter(node, class, length);
@@ -461,7 +461,7 @@ impl Turn {
         node: &Node<F>,
         class: &Class,
         length: u64,
-    ) -> Option<Entered<Path<F>, F::Host>> {
+    ) -> Option<Entered<Box<Path<F>>, F::Host>> {
         let host = node.fabric.host();
         if !std::mem::replace(&mut self.has_begun, true) {
             self.is_timed = node.qos.wants_trip(class.priority);
@@ -475,7 +475,7 @@ impl Turn {
     }
 
     /// Takes a path that is free for an operation which may use it now; `None` if the operation would wait.
-    pub(crate) fn take<F: Fabric>(node: &Node<F>, class: &Class, bytes: u64) -> Option<(Path<F>, Turn)> {
+    pub(crate) fn take<F: Fabric>(node: &Node<F>, class: &Class, bytes: u64) -> Option<(Box<Path<F>>, Turn)> {
         let priority = class.priority;
         let pause = node.qos.begin(priority);
         let taken = if pause == 0 { node.paths.try_enter(class.flow(), bytes) } else { None };

@@ -64,10 +64,50 @@ struct Waiting<F: Fabric> {
     content: Content<F>,
 }
 
+/// A set of slots.
+#[derive(Clone, Copy, Debug)]
+struct Places(u32);
+
+impl Places {
+    const ALL: Places = Places(u32::MAX);
+    const NONE: Places = Places(0);
+
+    fn first(self) -> Option<usize> {
+        (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
+    }
+
+    fn insert(&mut self, slot: usize) {
+        self.0 |= 1 << slot;
+    }
+
+    fn remove(&mut self, slot: usize) {
+        self.0 &= !(1 << slot);
+    }
+
+    fn without(self, other: Places) -> Places {
+        Places(self.0 & !other.0)
+    }
+}
+
+impl Iterator for Places {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let first = self.first()?;
+        self.remove(first);
+        Some(first)
+    }
+}
+
+const _: () = assert!(ROOM == u32::BITS as usize);
+
 #[derive(Debug)]
 pub(crate) struct Posts<F: Fabric> {
     completions: CompletionQueueId,
     slots: Vec<Option<Slot<F>>>,
+    /// Slots without a request, and those whose request is over.
+    free: Places,
+    over: Places,
     number: u64,
     /// Requests that wait, in their order; and those of one list.
     waiting: Vec<Waiting<F>>,
@@ -85,6 +125,8 @@ impl<F: Fabric> Posts<F> {
         Posts {
             completions,
             slots: (0..ROOM).map(|_| None).collect(),
+            free: Places::ALL,
+            over: Places::NONE,
             number: 0,
             waiting: Vec::with_capacity(ROOM),
             list: Vec::with_capacity(ROOM),
@@ -97,7 +139,7 @@ impl<F: Fabric> Posts<F> {
 
     /// Returns how many more requests there is room for.
     pub(crate) fn room(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.is_none()).count()
+        self.free.0.count_ones() as usize
     }
 
     /// Returns the number of requests that wait for their doorbell.
@@ -107,11 +149,17 @@ impl<F: Fabric> Posts<F> {
 
     /// Returns the number of a flight's requests that are under way, or over and not [taken](Posts::take).
     pub(crate) fn of_flight(&self, flight: u64) -> usize {
-        self.slots.iter().flatten().filter(|slot| slot.part.flight == flight).count()
+        self.of(Places::ALL.without(self.free)).filter(|part| part.flight == flight).count()
+    }
+
+    /// Returns the parts of requests.
+    fn of(&self, places: Places) -> impl Iterator<Item = Part> {
+        places.filter_map(|place| self.slots[place].as_ref().map(|slot| slot.part))
     }
 
     fn enter(&mut self, part: Part, is_signaled: bool) -> Option<usize> {
-        let at = self.slots.iter().position(Option::is_none)?;
+        let at = self.free.first()?;
+        self.free.remove(at);
         self.number += 1;
         self.slots[at] = Some(Slot { part, number: self.number, is_signaled, end: None });
         Some(at)
@@ -134,7 +182,10 @@ impl<F: Fabric> Posts<F> {
         let slot = self.enter(part, true).ok_or(PostError::QueueFull)?;
         fabric.host().charge(Work::PostWork, 1);
         let request = WorkRequest { id: self.id(slot), operation, signaled: true };
-        domain.post(queue_pair, request).inspect_err(|_| self.slots[slot] = None)
+        domain.post(queue_pair, request).inspect_err(|_| {
+            self.slots[slot] = None;
+            self.free.insert(slot);
+        })
     }
 
     /// Has a WRITE of at most [`MAX_INLINE`] bytes wait for its list.
@@ -220,6 +271,7 @@ impl<F: Fabric> Posts<F> {
             for place in &places[posted..count] {
                 if let Some(slot) = self.slots[*place].as_mut() {
                     slot.end = Some(End::Refused(error));
+                    self.over.insert(*place);
                 }
             }
         }
@@ -230,8 +282,11 @@ impl<F: Fabric> Posts<F> {
     pub(crate) fn lose(&mut self, to: NodeId) {
         let slots = &mut self.slots;
         self.waiting.retain(|waiting| slots[waiting.slot].as_ref().is_some_and(|slot| slot.part.node != to));
-        for slot in slots.iter_mut().flatten().filter(|slot| slot.part.node == to) {
-            slot.end.get_or_insert(End::Lost);
+        for place in Places::ALL.without(self.free).without(self.over) {
+            if let Some(slot) = slots[place].as_mut().filter(|slot| slot.part.node == to) {
+                slot.end = Some(End::Lost);
+                self.over.insert(place);
+            }
         }
     }
 
@@ -250,14 +305,16 @@ impl<F: Fabric> Posts<F> {
                 CompletionStatus::Success => End::Done(completion.value, completion.buffer),
                 status => End::Failed(status),
             });
+            self.over.insert(at);
             if completion.status != CompletionStatus::Success || !self.has_unsignaled {
                 continue;
             }
             // Those before it on the queue pair are complete, too.
-            for slot in self.slots.iter_mut().flatten() {
-                let is_before = slot.part.node == to && slot.number < number && !slot.is_signaled;
-                if is_before && slot.end.is_none() {
+            for place in Places::ALL.without(self.free).without(self.over) {
+                let Some(slot) = self.slots[place].as_mut() else { continue };
+                if slot.part.node == to && slot.number < number && !slot.is_signaled {
                     slot.end = Some(End::Done(0, None));
+                    self.over.insert(place);
                 }
             }
         }
@@ -265,22 +322,22 @@ impl<F: Fabric> Posts<F> {
 
     /// Takes a request of a flight that is over.
     pub(crate) fn take(&mut self, flight: u64) -> Option<(Part, End<F>)> {
-        let is_over = |slot: &Option<Slot<F>>| {
-            slot.as_ref().is_some_and(|slot| slot.part.flight == flight && slot.end.is_some())
-        };
-        let slot = self.slots.iter_mut().find(|slot| is_over(slot))?.take()?;
+        let is_of = |slot: &Option<Slot<F>>| slot.as_ref().is_some_and(|slot| slot.part.flight == flight);
+        let place = { self.over }.find(|place| is_of(&self.slots[*place]))?;
+        let slot = self.slots[place].take()?;
+        self.over.remove(place);
+        self.free.insert(place);
         slot.end.map(|end| (slot.part, end))
     }
 
     /// Returns the parts of a flight that are not over.
     pub(crate) fn under_way(&self, flight: u64) -> impl Iterator<Item = Part> {
-        let slots = self.slots.iter().flatten().filter(|slot| slot.end.is_none());
-        slots.map(|slot| slot.part).filter(move |part| part.flight == flight)
+        self.of(Places::ALL.without(self.free).without(self.over)).filter(move |part| part.flight == flight)
     }
 
     /// Returns the node of a request that is not over and for whose flight and node `wanted` holds.
     pub(crate) fn find(&self, wanted: impl Fn(u64, NodeId) -> bool) -> Option<NodeId> {
-        let parts = self.slots.iter().flatten().filter(|slot| slot.end.is_none()).map(|slot| slot.part);
+        let parts = self.of(Places::ALL.without(self.free).without(self.over));
         parts.filter(|part| wanted(part.flight, part.node)).map(|part| part.node).next()
     }
 }

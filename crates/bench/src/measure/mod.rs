@@ -30,6 +30,7 @@ mod systems;
 mod threads;
 mod throughput;
 mod tier;
+mod tier_bare;
 mod tier_idle;
 mod tuner;
 mod typed;

@@ -1,41 +1,56 @@
 //! `bench tier`: operations on the memory tier: by a process that attaches to the node of its host, by one that has a node
 //! itself, and on memory that is mapped; beside a call of the engine and copies of the same processes.
 
+use std::cell::RefCell;
 use std::hint::black_box;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use dunlin_fabric::{Address, AddressError, Scheme, WithSources};
 use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{ClientConfig, CompletionMode, Protocol};
 use dunlin_tier_client::{AttachConfig, Direct};
-use dunlin_tier_node::{AnyLmr, Lmr, Peer, ProcessConfig, ProcessServer, Spec, Tier, TierConfig};
+use dunlin_tier_node::{AnyLmr, Lmr, Peer, ProcessConfig, ProcessServer, Rights, Spec, Tier, TierConfig};
 
 use super::peer::{Drive, ECHO, ServiceKind};
 use super::session::Session;
+use super::tier_bare::Bare;
 use super::{Findings, MeasureError, progress_bar};
 use dunlin_report::statistics::{median, ratio};
 use dunlin_report::{Row, rounded};
 
 /// The parameters of the measurement.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct TierOptions {
     /// Rounds in which each operation has a slice. Default: 31.
     pub rounds: Option<usize>,
+    /// Only operations whose row has this text, and those with which they are compared. Default: all.
+    pub only: Option<String>,
 }
 
 const ROUNDS: usize = 31;
 /// The time of one operation in a round.
 const SLICE: Duration = Duration::from_millis(3);
 /// The nodes: the first two in the peer process, the last one in that of the threads that use it.
-const NODES: [&str; 3] = ["one", "two", "own"];
-/// The memory of a node.
+const NODES: [&str; 4] = ["one", "two", "own", "large"];
+/// The memory of a node, and of the last one.
 const MEMORY: u64 = 64 << 20;
+const LARGE: u64 = 1280 << 20;
+/// The longest region that is made and freed.
+const LONGEST_REGION: u64 = 1 << 30;
 /// The length of a region, and of the longest operation.
 const LONGEST: usize = 1 << 20;
+/// The lengths of operations.
+const LENGTHS: [usize; 3] = [64, 4096, LONGEST];
 /// Operations of a list, and calls in flight beside it.
 const LISTED: usize = 64;
 /// Accesses of mapped memory between two looks at the clock.
 const ACCESSES: u64 = 1000;
+/// Attachments that run lists at the same time, and the lists of each in one run.
+const ATTACHED: usize = 4;
+const LISTS: usize = 16;
+/// The longest wait for zeroed memory.
+const CLEANED: Duration = Duration::from_secs(30);
 
 /// Returns the settings of one of the nodes of a measurement whose processes attach at `attach`.
 pub(super) fn settings_of(
@@ -89,7 +104,9 @@ struct Entrant<'a> {
     over: Option<usize>,
     /// Operations of one run.
     times: u64,
-    run: Box<dyn FnMut() -> Result<(), String> + 'a>,
+    is_wanted: bool,
+    /// Returns the part of its time that does not count.
+    run: Box<dyn FnMut() -> Result<Duration, String> + 'a>,
     /// Nanoseconds of an operation, by round.
     found: Vec<f64>,
 }
@@ -102,39 +119,71 @@ impl<'a> Entrants<'a> {
     /// Adds an operation; returns its place.
     fn add<E: std::error::Error>(
         &mut self,
-        (way, operation, bytes): (&'static str, &'static str, usize),
-        (over, times): (Option<usize>, u64),
+        name: (&'static str, &'static str, usize),
+        over: (Option<usize>, u64),
         mut run: impl FnMut() -> Result<(), E> + 'a,
     ) -> usize {
-        let run = Box::new(move || run().map_err(|error| WithSources(&error).to_string()));
-        self.0.push(Entrant { way, operation, bytes, over, times, run, found: Vec::new() });
+        self.add_timed(name, over, move || run().map(|()| Duration::ZERO).map_err(text))
+    }
+
+    /// As [`add`](Entrants::add), with runs that return the part of their time that does not count.
+    fn add_timed(
+        &mut self,
+        (way, operation, bytes): (&'static str, &'static str, usize),
+        (over, times): (Option<usize>, u64),
+        run: impl FnMut() -> Result<Duration, String> + 'a,
+    ) -> usize {
+        let (run, is_wanted, found) = (Box::new(run), true, Vec::new());
+        self.0.push(Entrant { way, operation, bytes, over, times, is_wanted, run, found });
         self.0.len() - 1
     }
 
-    /// Adds reads and writes of a region of another node.
-    fn add_region<L: AnyLmr>(&mut self, way: &'static str, region: &'a L, [call, copy]: [usize; 2]) {
-        for (bytes, over) in [(64, call), (4096, call), (LONGEST, copy)] {
+    /// Adds reads and writes of a region of another node; `over` are the places of those with which they are compared, by
+    /// length and kind, and then of the one for atomics.
+    fn add_region<L: AnyLmr>(&mut self, way: &'static str, region: &'a L, over: [usize; 7]) {
+        for (place, bytes) in LENGTHS.into_iter().enumerate() {
             let (from, mut into) = (vec![7; bytes], vec![0; bytes]);
-            self.add((way, "write", bytes), (Some(over), 1), move || region.write(0, &from));
-            self.add((way, "read", bytes), (Some(over), 1), move || region.read(0, &mut into));
+            let over = [over[2 * place], over[2 * place + 1]].map(|over| (Some(over), 1));
+            self.add((way, "write", bytes), over[0], move || region.write(0, &from));
+            self.add((way, "read", bytes), over[1], move || region.read(0, &mut into));
         }
-        self.add((way, "fetch_add", 8), (Some(call), 1), move || region.fetch_add(0, 1).map(|_| ()));
+        self.add((way, "fetch_add", 8), (Some(over[6]), 1), move || region.fetch_add(0, 1).map(|_| ()));
+    }
+
+    /// Leaves the operations whose row has this text, and those with which they are compared.
+    fn select(&mut self, only: &str) -> Result<(), MeasureError> {
+        let has = |one: &Entrant<'_>| format!("{} {} {} B", one.way, one.operation, one.bytes).contains(only);
+        let chosen: Vec<usize> = (0..self.0.len()).filter(|place| has(&self.0[*place])).collect();
+        if chosen.is_empty() {
+            return Err(MeasureError::BadArgument(format!(
+                "no operation has {only:?} in its row: without --only all of them are measured"
+            )));
+        }
+        for place in chosen {
+            self.0[place].is_wanted = true;
+            if let Some(over) = self.0[place].over {
+                self.0[over].is_wanted = true;
+            }
+        }
+        Ok(())
     }
 
     fn measure(&mut self, rounds: usize) -> Result<(), MeasureError> {
-        let progress = progress_bar(rounds * self.0.len());
+        let count = self.0.iter().filter(|entrant| entrant.is_wanted).count();
+        let progress = progress_bar(rounds * count);
         for _ in 0..rounds {
-            for entrant in &mut self.0 {
+            for entrant in self.0.iter_mut().filter(|entrant| entrant.is_wanted) {
                 progress.set_message(format!("{}: {} {} B", entrant.way, entrant.operation, entrant.bytes));
-                let (begin, mut runs) = (Instant::now(), 0);
+                let (begin, mut runs, mut apart) = (Instant::now(), 0, Duration::ZERO);
                 while begin.elapsed() < SLICE {
-                    (entrant.run)().map_err(|reason| {
+                    apart += (entrant.run)().map_err(|reason| {
                         let what = format!("{}, {}: {reason}", entrant.way, entrant.operation);
                         MeasureError::BadArgument(what)
                     })?;
                     runs += 1;
                 }
-                entrant.found.push(begin.elapsed().as_nanos() as f64 / (runs * entrant.times) as f64);
+                let time = begin.elapsed().saturating_sub(apart);
+                entrant.found.push(time.as_nanos() as f64 / (runs * entrant.times) as f64);
                 progress.inc(1);
             }
         }
@@ -154,15 +203,18 @@ impl<'a> Entrants<'a> {
                     entrant.found.iter().zip(&base.found).filter_map(|(own, base)| ratio(*own, *base));
                 row.set("over", format!("{}, {} {} B", base.way, base.operation, base.bytes));
                 row.set("ratio", median(ratios).map(rounded));
+                let more = entrant.found.iter().zip(&base.found).map(|(own, base)| own - base);
+                row.set("more_ns", median(more).map(rounded));
             }
             row
         };
-        self.0.iter().map(row).collect()
+        self.0.iter().filter(|entrant| entrant.is_wanted).map(row).collect()
     }
 }
 
-/// Measures operations on the memory tier, each for a slice in each round; the ratio of a row is the median over the rounds.
-/// Two nodes and a service of the engine are in the peer process, a third node is in this one. Blocks for some seconds.
+/// Measures operations on the memory tier, each for a slice in each round; the ratio of a row, and its difference, are the
+/// medians over the rounds. Two nodes and a service of the engine are in the peer process, two nodes are in this one. Blocks
+/// for some seconds.
 ///
 /// # Errors
 /// Any failure.
@@ -172,36 +224,92 @@ pub fn tier(session: &mut Session, options: &TierOptions) -> Result<Findings, Me
         return Err(MeasureError::BadArgument("0 rounds measure nothing: take at least 1".to_owned()));
     }
     let served = session.serve(ServiceKind::Nodes, Drive::Thread)?;
-    let rows = session.while_serving(&served, |fabric, attach| measure(fabric, attach, rounds))?;
+    let rows = session
+        .while_serving(&served, |fabric, attach| measure(fabric, attach, rounds, options.only.as_deref()))?;
     Ok(Findings { rows, notes: Vec::new() })
 }
 
-fn measure(fabric: &ShmFabric, attach: &Address, rounds: usize) -> Result<Vec<Row>, MeasureError> {
-    let failed = |error: &dyn std::error::Error| MeasureError::BadArgument(WithSources(error).to_string());
-    let address = engine_of(attach).map_err(|error| failed(&error))?;
+fn text(error: impl std::error::Error) -> String {
+    WithSources(&error).to_string()
+}
+
+fn measure(
+    fabric: &ShmFabric,
+    attach: &Address,
+    rounds: usize,
+    only: Option<&str>,
+) -> Result<Vec<Row>, MeasureError> {
+    let tiers = Tiers::new(fabric, attach).map_err(MeasureError::BadArgument)?;
+    let mut all = Entrants::default();
+    let bases = add_bases(&mut all, fabric, attach)?;
+    add_operations(&mut all, &tiers, &bases).map_err(MeasureError::BadArgument)?;
+    if let Some(only) = only {
+        all.0.iter_mut().for_each(|entrant| entrant.is_wanted = false);
+        all.select(only)?;
+    }
+    all.measure(rounds)?;
+    Ok(all.rows())
+}
+
+/// The users of the nodes.
+struct Tiers {
+    /// Processes that attach, as far as their node can tell.
+    attached: Vec<dunlin_tier_client::Tier<ShmFabric>>,
+    through: Vec<dunlin_tier_client::Lmr<ShmFabric>>,
+    own_node: dunlin_tier_client::Lmr<ShmFabric>,
+    near: dunlin_tier_client::Lmr<ShmFabric>,
+    within: Lmr<ShmFabric>,
+    large: Tier<ShmFabric>,
+    own: Tier<ShmFabric>,
+}
+
+impl Tiers {
+    fn new(fabric: &ShmFabric, attach: &Address) -> Result<Tiers, String> {
+        let attached = (0..ATTACHED)
+            .map(|_| dunlin_tier_client::Tier::attach_with(fabric, AttachConfig::new(attach.clone())))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(text)?;
+        let own = Tier::within(fabric, settings(attach, NODES[2]).map_err(text)?).map_err(text)?;
+        let settings = settings(attach, NODES[3]).map_err(text)?;
+        let large = Tier::within(fabric, TierConfig { memory: LARGE, ..settings }).map_err(text)?;
+        let length = LONGEST as u64;
+        let regions = |spec: fn() -> Spec| {
+            let of = |tier: &dunlin_tier_client::Tier<ShmFabric>| tier.malloc(length, spec());
+            attached.iter().map(of).collect::<Result<Vec<_>, _>>().map_err(text)
+        };
+        let through = regions(|| Spec::on(NODES[1]))?;
+        let within = own.malloc(length, Spec::on(NODES[1])).map_err(text)?;
+        drop(own.malloc(4096, Spec::on(NODES[1]).named(MAPPED)).map_err(text)?);
+        let own_node = attached[0].malloc(length, Spec::here().direct()).map_err(text)?;
+        let near = attached[0].malloc(length, Spec::here()).map_err(text)?;
+        Ok(Tiers { attached, through, own_node, near, within, large, own })
+    }
+}
+
+/// The places of the operations with which others are compared.
+struct Bases {
+    call: usize,
+    many: usize,
+    /// By length.
+    copies: [usize; 3],
+    /// WRITE and READ by length.
+    bare: [usize; 6],
+}
+
+/// Adds calls of the engine, copies, and requests of the fabric.
+fn add_bases(all: &mut Entrants<'_>, fabric: &ShmFabric, attach: &Address) -> Result<Bases, MeasureError> {
+    let address = engine_of(attach).map_err(|error| MeasureError::BadArgument(text(error)))?;
     let plan = Protocol::by_name("Server-reply").map(|row| row.plan(CompletionMode::Busy));
     let config = ClientConfig { plan, window: LISTED as u16, ..ClientConfig::default() };
     let mut client = Session::connect_to(fabric, &address, &config)?;
     let mut many = Session::connect_to(fabric, &address, &config)?;
     let mut usual = Session::connect_to(fabric, &address, &ClientConfig::default())?;
-    let attached = dunlin_tier_client::Tier::attach_with(fabric, AttachConfig::new(attach.clone()))
-        .map_err(|error| failed(&error))?;
-    let own = Tier::within(fabric, settings(attach, NODES[2]).map_err(|error| failed(&error))?)
-        .map_err(|error| failed(&error))?;
-    let length = LONGEST as u64;
-    let through = attached.malloc(length, Spec::on(NODES[1])).map_err(|error| failed(&error))?;
-    let within: Lmr<ShmFabric> = own.malloc(length, Spec::on(NODES[1])).map_err(|error| failed(&error))?;
-    let own_node = attached.malloc(length, Spec::here().direct()).map_err(|error| failed(&error))?;
-    let near = attached.malloc(length, Spec::here()).map_err(|error| failed(&error))?;
-    let mapped: Direct = own_node.direct().map_err(|error| failed(&error))?;
-
-    let mut all = Entrants::default();
     let call =
         all.add(("the engine", "call", 32), (None, 1), move || client.call_on(0, ECHO, &[7; 32]).map(|_| ()));
     all.add(("the engine", "call by the default plan", 32), (Some(call), 1), move || {
         usual.call_on(0, ECHO, &[7; 32]).map(|_| ())
     });
-    let calls = all.add(("the engine", "64 calls in flight", 32), (None, LISTED as u64), move || {
+    let many = all.add(("the engine", "64 calls in flight", 32), (None, LISTED as u64), move || {
         for _ in 0..LISTED {
             many.push_on(0, ECHO, &[7; 32])?;
         }
@@ -211,44 +319,132 @@ fn measure(fabric: &ShmFabric, attach: &Address, rounds: usize) -> Result<Vec<Ro
         }
         Ok::<(), dunlin_rpc::CallError>(())
     });
-    let mut copy = 0;
-    for bytes in [64, 4096, LONGEST] {
+    let copies = LENGTHS.map(|bytes| {
         let (from, mut into) = (vec![7; bytes], vec![9; bytes]);
-        let times = if bytes == LONGEST { 1 } else { ACCESSES };
-        copy = all.add(("own memory", "copy", bytes), (None, times), move || {
+        let times = accesses(bytes);
+        all.add(("own memory", "copy", bytes), (None, times), move || {
             for _ in 0..times {
                 into.copy_from_slice(black_box(&from));
                 black_box(&mut into);
             }
             Ok::<(), std::fmt::Error>(())
-        });
+        })
+    });
+    let address = Address::new(Scheme::Shm, &format!("{}-bare", attach.name()));
+    let address = address.map_err(|error| MeasureError::BadArgument(text(error)))?;
+    let bare = Bare::new(fabric, &address, LONGEST as u64).map_err(MeasureError::BadArgument)?;
+    let bare = Rc::new(RefCell::new(bare));
+    let mut places = [0; 6];
+    for (place, bytes) in LENGTHS.into_iter().enumerate() {
+        let (writer, reader) = (Rc::clone(&bare), Rc::clone(&bare));
         let (from, mut into) = (vec![7; bytes], vec![0; bytes]);
-        let mapped = &mapped;
-        all.add(("mapped", "write", bytes), (Some(copy), times), move || {
-            (0..times).try_for_each(|_| mapped.copy_in(0, &from))
+        places[2 * place] =
+            all.add_timed(("the fabric", "write", bytes), (Some(copies[place]), 1), move || {
+                writer.borrow_mut().write(&from).map(|()| Duration::ZERO)
+            });
+        places[2 * place + 1] =
+            all.add_timed(("the fabric", "read", bytes), (Some(copies[place]), 1), move || {
+                reader.borrow_mut().read(&mut into).map(|()| Duration::ZERO)
+            });
+    }
+    Ok(Bases { call, many, copies, bare: places })
+}
+
+/// Returns the copies between two looks at the clock.
+fn accesses(bytes: usize) -> u64 {
+    if bytes == LONGEST { 1 } else { ACCESSES }
+}
+
+/// Adds the operations of the tier.
+fn add_operations<'a>(all: &mut Entrants<'a>, tiers: &'a Tiers, bases: &Bases) -> Result<(), String> {
+    let Bases { call, many, copies, bare } = *bases;
+    let mapped: &Rc<Direct> = &Rc::new(tiers.own_node.direct().map_err(text)?);
+    for (bytes, copy) in LENGTHS.into_iter().zip(copies) {
+        let (from, mut into) = (vec![7; bytes], vec![0; bytes]);
+        let (over, times) = (Some(copy), accesses(bytes));
+        let (writer, reader) = (Rc::clone(mapped), Rc::clone(mapped));
+        all.add(("mapped", "write", bytes), (over, times), move || {
+            (0..times).try_for_each(|_| writer.copy_in(0, &from))
         });
-        all.add(("mapped", "read", bytes), (Some(copy), times), move || {
-            (0..times).try_for_each(|_| mapped.copy_out(0, &mut into))
+        all.add(("mapped", "read", bytes), (over, times), move || {
+            (0..times).try_for_each(|_| reader.copy_out(0, &mut into))
         });
     }
-    let words = &mapped;
+    let words = Rc::clone(mapped);
     all.add(("mapped", "load", 8), (None, ACCESSES), move || {
         (0..ACCESSES).try_for_each(|at| words.load(at % 512 * 8).map(|word| _ = black_box(word)))
     });
-    all.add_region("through the node", &through, [call, copy]);
-    all.add_region("through the node, its own bytes", &near, [call, copy]);
-    all.add_region("in one process", &within, [call, copy]);
-    let (region, mut places) = (&through, [[0; 64]; LISTED]);
-    all.add(("through the node", "list of 64 reads", 64), (Some(calls), LISTED as u64), move || {
-        let mut list = dunlin_tier_client::Operations::new();
-        for (at, place) in places.iter_mut().enumerate() {
-            list = list.read(region, 4096 * at as u64, place);
-        }
-        list.run().map(|_| ())
+    let [.., copy] = copies;
+    let by_call = [call, call, call, call, copy, copy, call];
+    all.add_region("through the node", &tiers.through[0], by_call);
+    all.add_region("through the node, its own bytes", &tiers.near, by_call);
+    let [a, b, c, d, ..] = bare;
+    all.add_region("in one process", &tiers.within, [a, b, c, d, copy, copy, call]);
+    let (region, mut places) = (&tiers.through[0], [[0; 64]; LISTED]);
+    all.add(("through the node", LIST, 64), (Some(many), LISTED as u64), move || list(region, &mut places));
+    let times = (ATTACHED * LISTS * LISTED) as u64;
+    all.add_timed(("through the node, four processes", LIST, 64), (Some(many), times), move || {
+        std::thread::scope(|scope| {
+            let run = |region| {
+                let mut places = [[0; 64]; LISTED];
+                (0..LISTS).try_for_each(|_| list(region, &mut places)).map_err(text)
+            };
+            let users: Vec<_> = tiers.through.iter().map(|region| scope.spawn(move || run(region))).collect();
+            let ended = |_| "a thread panicked".to_owned();
+            users.into_iter().try_for_each(|user| user.join().map_err(ended)?)
+        })?;
+        Ok(Duration::ZERO)
     });
     all.add(("through the node", "malloc and free", 4096), (None, 1), || {
-        attached.malloc(4096, Spec::here()).and_then(|region| region.free())
+        tiers.attached[0].malloc(4096, Spec::here()).and_then(|region| region.free())
     });
-    all.measure(rounds)?;
-    Ok(all.rows())
+    for length in [4096, LONGEST_REGION] {
+        all.add_timed(("in one process", "malloc", length as usize), (None, 1), move || {
+            let begin = Instant::now();
+            let cleaned = clean(&tiers.large)?;
+            let region = tiers.large.malloc(length, Spec::here()).map_err(text)?;
+            let made = begin.elapsed();
+            region.free().map_err(text)?;
+            Ok(begin.elapsed() - (made - cleaned))
+        });
+        all.add_timed(("in one process", "free", length as usize), (None, 1), move || {
+            let begin = Instant::now();
+            clean(&tiers.large)?;
+            let region = tiers.large.malloc(length, Spec::here()).map_err(text)?;
+            let apart = begin.elapsed();
+            region.free().map_err(text)?;
+            Ok(apart)
+        });
+    }
+    all.add(("in one process", "map and unmap by name", 4096), (Some(call), 1), || {
+        tiers.own.map(MAPPED, Rights::READ).map(drop)
+    });
+    Ok(())
+}
+
+const LIST: &str = "list of 64 reads";
+/// The name of a region that is mapped again and again.
+const MAPPED: &str = "bench/mapped";
+
+/// Waits until the free memory of a node is zeroed; returns the time of that.
+fn clean(node: &Tier<ShmFabric>) -> Result<Duration, String> {
+    let wait = Instant::now();
+    while node.dirty_memory() > 0 {
+        if wait.elapsed() > CLEANED {
+            return Err("the node does not zero its memory".to_owned());
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(wait.elapsed())
+}
+
+fn list(
+    region: &dunlin_tier_client::Lmr<ShmFabric>,
+    places: &mut [[u8; 64]; LISTED],
+) -> Result<(), dunlin_tier_client::ListError> {
+    let mut list = dunlin_tier_client::Operations::new();
+    for (at, place) in places.iter_mut().enumerate() {
+        list = list.read(region, 4096 * at as u64, place);
+    }
+    list.run().map(|_| ())
 }
