@@ -155,12 +155,17 @@ fn quiet_ones(session: &mut Session) {
 }
 
 fn tiers(session: &mut Session) {
-    let findings = tier(session, &TierOptions { rounds: Some(1) }).expect("measured");
+    let findings = tier(session, &TierOptions { rounds: Some(1), only: None }).expect("measured");
     has_numbers(&findings, &["median_ns"]);
     let ways: BTreeSet<_> = findings.rows.iter().filter_map(|row| row.get("way")?.as_str()).collect();
-    assert_eq!(ways.len(), 6, "{ways:?}");
+    assert_eq!(ways.len(), 9, "{ways:?}");
     assert!(findings.rows.iter().filter(|row| row.number("ratio").is_some()).count() > 15);
-    let none = tier(session, &TierOptions { rounds: Some(0) });
+    let only = |text: &str| TierOptions { rounds: Some(1), only: Some(text.to_owned()) };
+    let some = tier(session, &only("four processes")).expect("measured");
+    has_numbers(&some, &["median_ns"]);
+    assert_eq!(some.rows.len(), 2, "with the calls that it is compared with: {:?}", some.rows);
+    assert!(matches!(tier(session, &only("no such row")), Err(MeasureError::BadArgument(_))));
+    let none = tier(session, &TierOptions { rounds: Some(0), only: None });
     assert!(matches!(none, Err(MeasureError::BadArgument(_))));
 }
 

@@ -31,6 +31,8 @@ pub(crate) const MOST_TO_CONNECT: Duration = Duration::from_secs(5);
 /// An attempt to reach a node of the same host that is away costs a system call.
 const BACKOFF: BackoffConfig =
     BackoffConfig { first: Duration::from_millis(1), longest: Duration::from_millis(50) };
+/// The time for which a thread polls for its answer, and then sleeps: a node takes that long for a list of 64 operations.
+const SPIN: Duration = Duration::from_micros(60);
 /// The longest answer accepted, in bytes.
 const MAX_RESPONSE: u64 = MAX_CALL as u64 + MAX_HEAD as u64;
 /// Threads that call services at the same time; further ones wait.
@@ -219,6 +221,7 @@ fn connect<P: Fabric>(fabric: &P, config: &AttachConfig, time: Duration) -> Resu
         program: config.program.clone(),
         token: config.token.0.clone(),
         plan: config.plan.or_else(|| plan(fabric.capabilities())),
+        spin: SPIN,
         ..ClientConfig::default()
     };
     Client::connect(fabric, &config.address, settings)

@@ -78,12 +78,15 @@ impl State {
         None
     }
 
-    /// Takes the memory of a region back at `due`. A repetition has no effect, and needs no place.
-    pub(crate) fn settle_later(&mut self, due: Nanos, owner: LmrId) {
+    /// Takes the memory of a region back at `due`. A repetition has no effect, and needs no place. Returns whether the
+    /// cleaner has to hear of it: as long as other memory settles, it looks by itself.
+    pub(crate) fn settle_later(&mut self, due: Nanos, owner: LmrId) -> bool {
+        let is_first = self.settling.is_empty();
         if !self.settling.iter().any(|(_, settling)| *settling == owner) {
             self.settling.push_back((due, owner));
             self.keep_settling(owner, true);
         }
+        is_first
     }
 }
 
@@ -146,6 +149,8 @@ pub(crate) struct Node<F: Fabric> {
 pub(crate) const SETTLE: Nanos = 1_000_000;
 /// The pause of a thread that waits for memory that another thread zeroes, in nanoseconds.
 const CLEANED_SOON: Nanos = 50_000;
+/// The longest block for the pieces of one region: an extent, as a rule. With one for each piece, 1 GiB takes 256.
+const LONGEST_BLOCK: u64 = 64 << 20;
 /// Connections of one node to the service of another.
 const CLIENTS: usize = 4;
 /// Bytes that `memset` sets with the lock held.
@@ -315,9 +320,11 @@ impl<F: Fabric> Node<F> {
             }
             Request::Release { owner } => {
                 let due = self.fabric.host().now().saturating_add(SETTLE);
-                self.state().settle_later(due, owner);
+                let is_first = self.state().settle_later(due, owner);
                 self.fencing.forget(owner);
-                self.cleaner.raise();
+                if is_first {
+                    self.cleaner.raise();
+                }
                 Reply::Done
             }
             Request::Map { id, wanted, mapper, principal } if is_node(mapper) => {
@@ -457,18 +464,29 @@ impl<F: Fabric> Node<F> {
             return Err(Refusal::Malformed);
         }
         let (mut pieces, mut left) = (Vec::with_capacity(count as usize), length);
+        let (piece, mut longest) = (u64::from(piece), LONGEST_BLOCK);
         while left > 0 {
-            let wanted = left.min(u64::from(piece));
+            // Several pieces in one block that has no bytes over. A tenant rather fills the extents that it has.
+            let wanted = match tenant.is_none() && left > piece && piece.is_power_of_two() {
+                true => longest.min(1 << left.ilog2()).max(piece),
+                false => left.min(piece),
+            };
             let allocated = match tenant {
                 None => self.state().space.allocate(owner, wanted),
                 Some(tenant) => self.state().space.allocate_for(tenant, owner, wanted),
             };
             match allocated {
                 Ok(block) => {
-                    let (extent, offset) = (block.extent, block.offset);
-                    pieces.push(Piece { node: self.me, extent, length: wanted as u32, offset });
+                    let parts = (0..wanted).step_by(piece as usize);
+                    pieces.extend(parts.map(|at| Piece {
+                        node: self.me,
+                        extent: block.extent,
+                        length: (wanted - at).min(piece) as u32,
+                        offset: block.offset + at,
+                    }));
                     left -= wanted;
                 }
+                Err(SpaceError::Full { .. }) if wanted > piece => longest = wanted / 2,
                 Err(SpaceError::Full { dirty, .. }) if dirty > 0 => {
                     if !self.clean_one() {
                         // Another thread zeroes it.

@@ -772,8 +772,9 @@ impl<F: Fabric> Node<F> {
         for priority in [Priority::High, Priority::Low] {
             let flow = Flow { priority, ..self.class.flow() };
             for number in 0..self.config.paths {
-                let wanted = |path: &Box<Path<F>>| path.number == number && !path.unfinished.is_empty();
-                if let Some(mut path) = self.paths.take_idle(flow, wanted) {
+                let found =
+                    self.paths.take_idle(flow, |path| path.number == number && !path.unfinished.is_empty());
+                if let Some(mut path) = found {
                     path.settle(self, until);
                     self.paths.give(path, priority, None);
                 }

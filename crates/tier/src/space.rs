@@ -13,6 +13,9 @@ mod kept;
 /// The smallest block, in bytes: a cache line, so that two regions never share one.
 pub const UNIT: u64 = 64;
 
+/// The most bytes that a caller zeroes at a time: a thread may wait for that. In tests, short blocks have parts, too.
+const CLEANED_AT_ONCE: u64 = if cfg!(test) { 4096 } else { 4 << 20 };
+
 /// The reason why memory cannot be given out or taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -264,9 +267,20 @@ impl Space {
         })
     }
 
-    /// Returns a dirty block to be zeroed by the caller, the oldest first. No other caller gets it.
+    /// Returns a dirty block to be zeroed by the caller, the oldest first, or a part of at most [`CLEANED_AT_ONCE`] bytes.
+    /// No other caller gets it.
     pub fn next_dirty(&mut self) -> Option<Block> {
-        let block = self.dirty.pop_front()?;
+        let mut block = self.dirty.pop_front()?;
+        while block.length > CLEANED_AT_ONCE {
+            block.length /= 2;
+            let rest = Block { offset: block.offset + block.length, ..block };
+            let order = (block.length / UNIT).trailing_zeros() as u8;
+            for part in [block, rest] {
+                self.blocks.insert((part.extent, part.offset), (order, None));
+                self.changes.note((part.extent, part.offset));
+            }
+            self.dirty.push_front(rest);
+        }
         self.cleaning.insert(block);
         Some(block)
     }
@@ -361,6 +375,28 @@ mod tests {
         assert!(!space.cleaned(Block { length: 64, ..block }));
         assert!(space.cleaned(block) && !space.cleaned(block));
         assert_eq!(space.allocate(owner(2), 4096), Ok(block));
+    }
+
+    #[test]
+    fn a_long_block_is_zeroed_in_parts() {
+        let mut space = Space::new();
+        space.add_extent(4 * CLEANED_AT_ONCE);
+        let whole = space.allocate(owner(1), 4 * CLEANED_AT_ONCE).unwrap();
+        space.release(owner(1));
+        let parts: Vec<Block> = std::iter::from_fn(|| space.next_dirty()).collect();
+        let offsets: Vec<u64> = parts.iter().map(|part| part.offset).collect();
+        assert_eq!(offsets, [0, 1, 2, 3].map(|at| at * CLEANED_AT_ONCE));
+        for part in &parts[1..] {
+            assert!(part.length == CLEANED_AT_ONCE && space.cleaned(*part));
+        }
+        assert_eq!(space.dirty_bytes(), CLEANED_AT_ONCE);
+        assert_eq!(space.allocate(owner(2), 2 * CLEANED_AT_ONCE).unwrap().offset, 2 * CLEANED_AT_ONCE);
+        space.release(owner(2));
+        assert!(space.cleaned(parts[0]));
+        while let Some(part) = space.next_dirty() {
+            assert!(space.cleaned(part));
+        }
+        assert_eq!(space.allocate(owner(3), whole.length), Ok(whole));
     }
 
     #[test]

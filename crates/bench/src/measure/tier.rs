@@ -111,6 +111,25 @@ struct Entrant<'a> {
     found: Vec<f64>,
 }
 
+impl Entrant<'_> {
+    /// Returns the nanoseconds of an operation in a slice, without the first run: the others have used the caches.
+    fn slice(&mut self) -> Result<f64, MeasureError> {
+        let mut run = || {
+            (self.run)().map_err(|reason| {
+                MeasureError::BadArgument(format!("{}, {}: {reason}", self.way, self.operation))
+            })
+        };
+        run()?;
+        let (begin, mut runs, mut apart) = (Instant::now(), 0, Duration::ZERO);
+        while begin.elapsed() < SLICE {
+            apart += run()?;
+            runs += 1;
+        }
+        let time = begin.elapsed().saturating_sub(apart);
+        Ok(time.as_nanos() as f64 / (runs * self.times) as f64)
+    }
+}
+
 /// All operations, in the order in which they are measured.
 #[derive(Default)]
 struct Entrants<'a>(Vec<Entrant<'a>>);
@@ -168,23 +187,21 @@ impl<'a> Entrants<'a> {
         Ok(())
     }
 
+    /// Measures all operations in each round. Those on more memory than the caches have come after all rounds of the
+    /// others, which would find their own memory gone from the caches.
     fn measure(&mut self, rounds: usize) -> Result<(), MeasureError> {
         let count = self.0.iter().filter(|entrant| entrant.is_wanted).count();
         let progress = progress_bar(rounds * count);
-        for _ in 0..rounds {
-            for entrant in self.0.iter_mut().filter(|entrant| entrant.is_wanted) {
-                progress.set_message(format!("{}: {} {} B", entrant.way, entrant.operation, entrant.bytes));
-                let (begin, mut runs, mut apart) = (Instant::now(), 0, Duration::ZERO);
-                while begin.elapsed() < SLICE {
-                    apart += (entrant.run)().map_err(|reason| {
-                        let what = format!("{}, {}: {reason}", entrant.way, entrant.operation);
-                        MeasureError::BadArgument(what)
-                    })?;
-                    runs += 1;
+        for is_large in [false, true] {
+            let is_due = |one: &&mut Entrant<'_>| one.is_wanted && (one.bytes > LONGEST) == is_large;
+            for _ in 0..rounds {
+                for entrant in self.0.iter_mut().filter(is_due) {
+                    let row = format!("{}: {} {} B", entrant.way, entrant.operation, entrant.bytes);
+                    progress.set_message(row);
+                    let found = entrant.slice()?;
+                    entrant.found.push(found);
+                    progress.inc(1);
                 }
-                let time = begin.elapsed().saturating_sub(apart);
-                entrant.found.push(time.as_nanos() as f64 / (runs * entrant.times) as f64);
-                progress.inc(1);
             }
         }
         progress.finish_and_clear();
@@ -260,6 +277,8 @@ struct Tiers {
     near: dunlin_tier_client::Lmr<ShmFabric>,
     within: Lmr<ShmFabric>,
     large: Tier<ShmFabric>,
+    /// The free memory of that node before any use.
+    room: u64,
     own: Tier<ShmFabric>,
 }
 
@@ -282,7 +301,8 @@ impl Tiers {
         drop(own.malloc(4096, Spec::on(NODES[1]).named(MAPPED)).map_err(text)?);
         let own_node = attached[0].malloc(length, Spec::here().direct()).map_err(text)?;
         let near = attached[0].malloc(length, Spec::here()).map_err(text)?;
-        Ok(Tiers { attached, through, own_node, near, within, large, own })
+        let room = large.free_memory();
+        Ok(Tiers { attached, through, own_node, near, within, large, room, own })
     }
 }
 
@@ -375,11 +395,23 @@ fn add_operations<'a>(all: &mut Entrants<'a>, tiers: &'a Tiers, bases: &Bases) -
         (0..ACCESSES).try_for_each(|at| words.load(at % 512 * 8).map(|word| _ = black_box(word)))
     });
     let [.., copy] = copies;
-    let by_call = [call, call, call, call, copy, copy, call];
-    all.add_region("through the node", &tiers.through[0], by_call);
-    all.add_region("through the node, its own bytes", &tiers.near, by_call);
-    let [a, b, c, d, ..] = bare;
-    all.add_region("in one process", &tiers.within, [a, b, c, d, copy, copy, call]);
+    let [small_write, small_read, page_write, page_read, write, read] = bare;
+    all.add_region("through the node", &tiers.through[0], [call, call, call, call, write, read, call]);
+    let region = &tiers.through[0];
+    for (bytes, over) in [(64, [call, call]), (4096, [call, call]), (LONGEST, [write, read])] {
+        let way = "through the node, in a buffer";
+        let buffer = || tiers.attached[0].buffer(bytes).map_err(text);
+        let (mut from, mut into) = (buffer()?, buffer()?);
+        all.add((way, "write", bytes), (Some(over[0]), 1), move || region.write_from(0, &mut from, ..));
+        all.add((way, "read", bytes), (Some(over[1]), 1), move || region.read_into(0, &mut into, ..));
+    }
+    all.add_region(
+        "through the node, its own bytes",
+        &tiers.near,
+        [call, call, call, call, copy, copy, call],
+    );
+    let by_fabric = [small_write, small_read, page_write, page_read, write, read, call];
+    all.add_region("in one process", &tiers.within, by_fabric);
     let (region, mut places) = (&tiers.through[0], [[0; 64]; LISTED]);
     all.add(("through the node", LIST, 64), (Some(many), LISTED as u64), move || list(region, &mut places));
     let times = (ATTACHED * LISTS * LISTED) as u64;
@@ -399,22 +431,20 @@ fn add_operations<'a>(all: &mut Entrants<'a>, tiers: &'a Tiers, bases: &Bases) -
         tiers.attached[0].malloc(4096, Spec::here()).and_then(|region| region.free())
     });
     for length in [4096, LONGEST_REGION] {
-        all.add_timed(("in one process", "malloc", length as usize), (None, 1), move || {
-            let begin = Instant::now();
-            let cleaned = clean(&tiers.large)?;
-            let region = tiers.large.malloc(length, Spec::here()).map_err(text)?;
-            let made = begin.elapsed();
-            region.free().map_err(text)?;
-            Ok(begin.elapsed() - (made - cleaned))
-        });
-        all.add_timed(("in one process", "free", length as usize), (None, 1), move || {
-            let begin = Instant::now();
-            clean(&tiers.large)?;
-            let region = tiers.large.malloc(length, Spec::here()).map_err(text)?;
-            let apart = begin.elapsed();
-            region.free().map_err(text)?;
-            Ok(apart)
-        });
+        for (operation, counts_malloc) in [("malloc", true), ("free", false)] {
+            all.add_timed(("in one process", operation, length as usize), (None, 1), move || {
+                let begin = Instant::now();
+                let region = tiers.large.malloc(length, Spec::here()).map_err(text)?;
+                let made = begin.elapsed();
+                region.free().map_err(text)?;
+                let freed = begin.elapsed();
+                // Nothing else is measured while the node zeroes much memory.
+                if length == LONGEST_REGION {
+                    clean(tiers)?;
+                }
+                Ok(begin.elapsed() - if counts_malloc { made } else { freed - made })
+            });
+        }
     }
     all.add(("in one process", "map and unmap by name", 4096), (Some(call), 1), || {
         tiers.own.map(MAPPED, Rights::READ).map(drop)
@@ -426,16 +456,16 @@ const LIST: &str = "list of 64 reads";
 /// The name of a region that is mapped again and again.
 const MAPPED: &str = "bench/mapped";
 
-/// Waits until the free memory of a node is zeroed; returns the time of that.
-fn clean(node: &Tier<ShmFabric>) -> Result<Duration, String> {
+/// Waits until all free memory of the large node is zeroed.
+fn clean(tiers: &Tiers) -> Result<(), String> {
     let wait = Instant::now();
-    while node.dirty_memory() > 0 {
+    while tiers.large.free_memory() < tiers.room {
         if wait.elapsed() > CLEANED {
             return Err("the node does not zero its memory".to_owned());
         }
-        std::thread::sleep(Duration::from_micros(100));
+        std::hint::spin_loop();
     }
-    Ok(wait.elapsed())
+    Ok(())
 }
 
 fn list(
