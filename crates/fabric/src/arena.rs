@@ -3,7 +3,7 @@
 //! A buffer is a lease. Posting moves it into the queue pair and the completion returns it, so safe code can
 //! neither free nor change memory that a NIC may still access. Dropping a buffer returns it to the arena. The
 //! allocator is a buddy system over tables that are allocated once: `reserve` and drop allocate nothing, take
-//! a short lock, and round lengths up to a power of two.
+//! a short lock, and round lengths up to a power of two. The last blocks that came back are not joined at once.
 
 use crate::memory::Memory;
 use std::ops::{Deref, DerefMut};
@@ -114,9 +114,57 @@ impl Buddy {
     }
 }
 
+/// The blocks that came back last, which are not joined with their neighbours as long as no other block has to be given
+/// out: the next buffer of that size takes one of them, where splitting and joining takes a step for each order.
+const SPARES: usize = 8;
+
+/// The free blocks.
+#[derive(Debug)]
+struct Free {
+    buddy: Buddy,
+    /// Units and orders, the last one last.
+    spares: [(u32, u8); SPARES],
+    count: usize,
+}
+
+impl Free {
+    fn new(units: u32) -> Free {
+        Free { buddy: Buddy::new(units), spares: [(0, 0); SPARES], count: 0 }
+    }
+
+    fn take(&mut self, order: u8) -> Option<u32> {
+        if let Some(place) = self.spares[..self.count].iter().rposition(|(_, spare)| *spare == order) {
+            let (unit, _) = self.spares[place];
+            self.spares.copy_within(place + 1..self.count, place);
+            self.count -= 1;
+            return Some(unit);
+        }
+        self.buddy.take(order).or_else(|| {
+            self.join();
+            self.buddy.take(order)
+        })
+    }
+
+    fn join(&mut self) {
+        self.spares[..self.count].iter().for_each(|(unit, order)| self.buddy.give(*unit, *order));
+        self.count = 0;
+    }
+
+    fn give(&mut self, unit: u32, order: u8) {
+        if self.count == SPARES {
+            let (unit, order) = self.spares[0];
+            self.buddy.give(unit, order);
+            self.spares.copy_within(1.., 0);
+            self.count -= 1;
+        }
+        self.spares[self.count] = (unit, order);
+        self.count += 1;
+    }
+}
+
 #[derive(Debug)]
 struct Inner<M: Memory> {
-    free: Mutex<Buddy>,
+    free: Mutex<Free>,
     memory: Arc<M>,
     unit: usize,
 }
@@ -160,7 +208,7 @@ impl<M: Memory> Arena<M> {
         if units == 0 {
             return Err(ArenaError::Exhausted { wanted: unit, length: memory.length() });
         }
-        Ok(Arena(Arc::new(Inner { free: Mutex::new(Buddy::new(units)), memory: Arc::new(memory), unit })))
+        Ok(Arena(Arc::new(Inner { free: Mutex::new(Free::new(units)), memory: Arc::new(memory), unit })))
     }
 
     /// Returns the memory, for granting it.
@@ -352,8 +400,10 @@ mod tests {
                 }
             }
             held.clear();
-            let largest = arena.0.free.lock().unwrap().heads.iter().rposition(|h| *h != NONE).unwrap();
-            prop_assert_eq!(largest + 1, arena.0.free.lock().unwrap().heads.len(), "everything is whole again");
+            let mut free = arena.0.free.lock().unwrap();
+            free.join();
+            let largest = free.buddy.heads.iter().rposition(|h| *h != NONE).unwrap();
+            prop_assert_eq!(largest + 1, free.buddy.heads.len(), "everything is whole again");
         }
     }
 }
