@@ -28,7 +28,7 @@ fn nothing(answer: &[u8]) -> Result<(), Malformed> {
 fn invocation<'a>(
     (node, service, function): (&'a str, &[u8], u16),
     (is_one_way, priority): (bool, Priority),
-    bytes: &'a [u8],
+    (bytes, room): (&'a [u8], usize),
 ) -> Result<ServiceRequest<'a>, RequestError> {
     if node.len() > 255 {
         return Err(RequestError::NoNode(node.to_owned()));
@@ -37,7 +37,8 @@ fn invocation<'a>(
         return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
     }
     let service = Name::new(service)?;
-    Ok(ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes })
+    let room = u32::try_from(room).unwrap_or(MAX_CALL).min(MAX_CALL);
+    Ok(ServiceRequest::Invoke { node, service, function, is_one_way, priority, room, bytes })
 }
 
 /// Returns the error of a call to a node.
@@ -100,7 +101,7 @@ impl<P: Fabric> Tier<P> {
         answer: &mut [u8],
     ) -> Result<usize, RequestError> {
         let room = answer.len();
-        let copied = self.invoke(time, to, false, request, |result| {
+        let copied = self.invoke(time, to, false, (request, room), |result| {
             Ok(match answer.get_mut(..result.len()) {
                 Some(place) => {
                     place.copy_from_slice(result);
@@ -123,7 +124,7 @@ impl<P: Fabric> Tier<P> {
         request: &[u8],
     ) -> Result<(), RequestError> {
         let to = (node, service.as_ref(), function);
-        self.invoke(self.attachment().config.timeout, to, true, request, nothing)
+        self.invoke(self.attachment().config.timeout, to, true, (request, 0), nothing)
     }
 
     fn invoke<T>(
@@ -131,10 +132,10 @@ impl<P: Fabric> Tier<P> {
         time: Duration,
         (node, service, function): (&str, &[u8], u16),
         is_one_way: bool,
-        bytes: &[u8],
+        payloads: (&[u8], usize),
         take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, RequestError> {
-        let request = invocation((node, service, function), (is_one_way, self.priority()), bytes)?;
+        let request = invocation((node, service, function), (is_one_way, self.priority()), payloads)?;
         self.attachment().serve_call(&request, time, take).map_err(|failed| of_call(failed, node))
     }
 
@@ -151,7 +152,8 @@ impl<P: Fabric> Tier<P> {
     ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
         let mut requests = Vec::with_capacity(calls.len());
         for EachCall { node, service, function, request } in calls {
-            requests.push(invocation((node, service, *function), (false, self.priority()), request)?);
+            let payloads = (*request, MAX_CALL as usize);
+            requests.push(invocation((node, service, *function), (false, self.priority()), payloads)?);
         }
         let outcomes = self.attachment().call_each(&requests, time)?;
         let named = |(call, outcome): (&EachCall<'_>, Result<Vec<u8>, Failed>)| {

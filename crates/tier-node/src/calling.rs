@@ -3,10 +3,10 @@
 use crate::buffer::Buffer;
 use crate::calls::{HOST_ENDED, node_client};
 use crate::error::RequestError;
-use crate::forward::{Done, Link};
+use crate::forward::Link;
 use crate::node::{Node, SignalOf};
 use crate::pool::{Pool, Taken};
-use crate::qos::{CallTurn, Class};
+use crate::qos::Class;
 use crate::rings::{Placed, RingUse};
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
@@ -86,34 +86,6 @@ impl<F: Fabric> CallRoom<'_, F> {
 pub(crate) type Outcomes = Vec<Option<Result<Vec<u8>, CallError>>>;
 
 impl<F: Fabric> Node<F> {
-    /// Has a call of a process go out when its turn has come, and `done` take its outcome. Does not block.
-    pub(crate) fn forward_in_turn(
-        self: &Arc<Self>,
-        (to, turn): (NodeId, CallTurn),
-        bytes: Vec<u8>,
-        time: Duration,
-        done: Done,
-    ) {
-        let node = Arc::clone(self);
-        let host = self.fabric.host();
-        let until = turn.from.map(|_| host.now().saturating_add(nanos(time)));
-        let go = move || {
-            let since = node.qos.call_goes_out(node.fabric.host());
-            let host = node.fabric.host();
-            let left = until.map_or(time, |until| Duration::from_nanos(until.saturating_sub(host.now())));
-            let own = Arc::clone(&node);
-            let done = move |outcome: Result<Vec<u8>, CallError>| {
-                own.qos.end_call(own.fabric.host(), turn, since.filter(|_| outcome.is_ok()));
-                done(outcome);
-            };
-            node.forward((to, turn.link), SERVICE_CALL, &bytes, left, Box::new(done));
-        };
-        match turn.from.zip(until) {
-            None => go(),
-            Some((from, until)) => self.delays.at(host, from.min(until), Box::new(go)),
-        }
-    }
-
     /// Calls a service of a node and copies the result into `answer`, if the caller wants one; returns its length. The call
     /// waits for its turn and for the allowance of the principal. Long payloads go through the ring.
     fn call_service(
@@ -312,14 +284,14 @@ fn has_ended(error: &RequestError) -> bool {
 }
 
 /// Encodes the message of a call: with its request, unless that lies in the ring.
-fn encode(head: &mut CallHead, placed: Option<&Placed>, request: &[u8]) -> Vec<u8> {
+pub(crate) fn encode(head: &mut CallHead, placed: Option<&Placed>, request: &[u8]) -> Vec<u8> {
     head.ring = placed.map(|placed| placed.place);
     let is_placed = head.ring.is_some_and(|ring| ring.request.is_some());
     head.encode(if is_placed { &[] } else { request })
 }
 
 /// Checks a call, and makes its head.
-fn head(
+pub(crate) fn head(
     service: Name,
     function: u16,
     caller: &Principal,
@@ -330,17 +302,6 @@ fn head(
         return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
     }
     Ok(CallHead { service, function, caller: caller.clone(), is_one_way, ring: None })
-}
-
-/// Checks a call and encodes it.
-pub(crate) fn encode_call(
-    service: &Name,
-    function: u16,
-    caller: &Principal,
-    is_one_way: bool,
-    request: &[u8],
-) -> Result<Vec<u8>, RequestError> {
-    Ok(head(service.clone(), function, caller, is_one_way, request)?.encode(request))
 }
 
 impl<F: Fabric> Tier<F> {

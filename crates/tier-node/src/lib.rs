@@ -18,6 +18,7 @@
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
 //!     PathCount         K by the device, with the reason                      path_count.rs
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
+//!     passage           calls of processes on their way, and their payloads   passage.rs, lanes.rs
 //!     Arena             its memory: extents and their pages               arena.rs, pages.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
 //!     cleaner           zeroes memory, reports closed handles, ends frees     cleaner.rs
@@ -57,6 +58,7 @@ mod hello;
 mod item;
 mod keepers;
 mod kept;
+mod lanes;
 mod list;
 mod lives;
 mod lmr;
@@ -69,6 +71,7 @@ mod node;
 mod operate;
 mod orphans;
 mod pages;
+mod passage;
 mod path;
 mod path_count;
 mod paths;

@@ -11,6 +11,7 @@ use crate::error::RequestError;
 use crate::forward::{Board, Links};
 use crate::free::Mover;
 use crate::kept::{KeptLedger, Lineage, StateGuard};
+use crate::lanes::Lanes;
 use crate::locks::{Locks, MAX_WAITERS};
 use crate::operate::Copy;
 use crate::path::{Path, PathLinks};
@@ -128,6 +129,8 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) places: Paths<(), F::Host>,
     /// Calls that do not go out yet.
     pub(crate) delays: Arc<Delays<F::Host>>,
+    /// Threads for long payloads of calls of processes.
+    pub(crate) lanes: Lanes<F::Host>,
     pub(crate) fencing: Fencing<SignalOf<F>>,
     pub(crate) path_links: PathLinks<F>,
     /// The last trouble with the membership, in words.
@@ -213,6 +216,7 @@ impl<F: Fabric> Node<F> {
             paths: Paths::new(config.paths, config.qos.policy),
             places: Paths::new(config.paths, config.qos.policy),
             delays: Delays::new(host),
+            lanes: Lanes::new(),
             fencing: Fencing::new(host.signal()),
             path_links: PathLinks::<F>::default(),
             trouble: Mutex::default(),

@@ -23,14 +23,16 @@ const SHARE: u64 = 8;
 /// The time for which a node that has refused a part is not asked for another one, and for which one that has not answered
 /// in the time of a call is not, in nanoseconds.
 const ASK_AGAIN: Nanos = 1_000_000_000;
-const TRY_AGAIN: Nanos = 10_000_000;
+pub(crate) const TRY_AGAIN: Nanos = 10_000_000;
 /// The time for a message at the node's end, connecting included, in nanoseconds.
 const AT_END: Nanos = 100_000_000;
+/// The share of one long result in the length that is expected of the next one, 1 / `RESULTS`, if it is shorter.
+const RESULTS: usize = 16;
 /// Bytes that are copied with the lock held.
 const COPY_AT_ONCE: usize = 64 << 10;
 
 /// The use of the ring that a node has at another one: [`Tier::ring`](crate::Tier::ring).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingUse {
     /// The bytes of memory that it has at the other node.
     pub length: u64,
@@ -38,6 +40,8 @@ pub struct RingUse {
     pub payloads: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Long requests that found no range, and travelled in messages.
+    pub in_messages: u64,
 }
 
 /// A part of a ring: a region of the calling node, in one piece.
@@ -52,11 +56,13 @@ struct Part {
 #[derive(Debug, Default)]
 struct ToNode {
     ring: Ring<Part>,
-    /// A result was long: calls with long buffers take a range for the next ones.
-    has_long_results: bool,
+    /// The length of long results, a little over that of the last ones, in bytes: calls with long buffers take a range for
+    /// the next ones. 0 if no result was long.
+    long_result: usize,
     /// Requests and results that went through the ring, and their bytes.
     payloads: u64,
     bytes: u64,
+    in_messages: u64,
 }
 
 /// The rings of a node, by the nodes that it calls.
@@ -75,14 +81,32 @@ impl Rings {
     /// Notes the length of a result.
     pub(crate) fn note_result(&self, node: NodeId, length: usize) {
         if length >= FROM {
-            self.to(node).has_long_results = true;
+            let long = &mut self.to(node).long_result;
+            let length = length.next_power_of_two();
+            *long = if length > *long { length } else { *long - (*long - length) / RESULTS };
         }
+    }
+
+    /// Returns the room that a call takes for its result, if its caller has so many bytes and does not say how many it
+    /// expects: about as many as the last long results had. 0 if no result was long, or the room is short.
+    pub(crate) fn room_for(&self, node: NodeId, room: usize) -> usize {
+        if room < FROM {
+            return 0;
+        }
+        let room = room.min(self.to(node).long_result);
+        if room < FROM { 0 } else { room }
+    }
+
+    /// A long request travels in its message.
+    pub(crate) fn count_message(&self, node: NodeId) {
+        self.to(node).in_messages += 1;
     }
 
     /// Returns the use of the ring to a node.
     pub(crate) fn used(&self, node: NodeId) -> RingUse {
         let to = self.to(node);
-        RingUse { length: to.ring.length(), payloads: to.payloads, bytes: to.bytes }
+        let ToNode { payloads, bytes, in_messages, .. } = *to;
+        RingUse { length: to.ring.length(), payloads, bytes, in_messages }
     }
 
     fn count(&self, node: NodeId, bytes: usize) {
@@ -103,6 +127,16 @@ pub(crate) struct Placed {
     pub(crate) place: RingPlace,
 }
 
+impl Placed {
+    /// The range has the request, if it is long, and room for a long result.
+    fn new(to: NodeId, (range, part): (RingRange, Part), request: Option<u32>, room: usize) -> Placed {
+        let room = if room >= FROM { room.min(range.length as usize) } else { 0 };
+        let (owner, extent, offset) = (part.id, part.extent, part.offset + range.offset);
+        let place = RingPlace { owner, extent, offset, request, room: room as u32 };
+        Placed { to, range, part, place }
+    }
+}
+
 impl<F: Fabric> Node<F> {
     /// Takes a range of the ring to a node for a call, if its request or its result is long, and writes a long request there.
     /// `None` if the payloads travel in messages: they are short, or there is no room in the ring. `room` is the longest
@@ -117,25 +151,23 @@ impl<F: Fabric> Node<F> {
     ) -> Option<Placed> {
         let length = request.bytes().len();
         let goes = length >= FROM;
-        let comes = room >= FROM && self.rings.to(to).has_long_results;
+        let comes = room >= FROM && self.rings.to(to).long_result > 0;
         let room = room.min(MAX_CALL as usize);
-        let (range, part) = match (goes, comes) {
+        let taken = match (goes, comes) {
             (false, false) => return None,
-            (true, false) => self.take_range(to, length, until)?,
+            (true, false) => self.take_range(to, length, until),
             (goes, true) => {
                 let both = self.take_range(to, length.max(room), until);
-                both.or_else(|| if goes { self.take_range(to, length, until) } else { None })?
+                both.or_else(|| if goes { self.take_range(to, length, until) } else { None })
             }
         };
-        let room = if room >= FROM { room.min(range.length as usize) } else { 0 };
-        let place = RingPlace {
-            owner: part.id,
-            extent: part.extent,
-            offset: part.offset + range.offset,
-            request: goes.then_some(length as u32),
-            room: room as u32,
+        let Some(taken) = taken else {
+            if goes {
+                self.rings.count_message(to);
+            }
+            return None;
         };
-        let placed = Placed { to, range, part, place };
+        let placed = Placed::new(to, taken, goes.then_some(length as u32), room);
         if !goes {
             return Some(placed);
         }
@@ -148,35 +180,55 @@ impl<F: Fabric> Node<F> {
                 tracing::debug!(target: "dunlin::tier", node = self.name_of(to), %error, "a request travels in its message");
                 // A late WRITE may change the range still.
                 self.leave_range(placed, false);
+                self.rings.count_message(to);
                 None
             }
         }
     }
 
+    /// Takes a range for a result of at most `room` bytes of a short request. Without one, also returns the length of the
+    /// part by which the ring is to [grow](Node::grow_ring). Does not block.
+    pub(crate) fn take_room(&self, to: NodeId, room: usize) -> Result<Placed, Option<u64>> {
+        let mut peer = self.rings.to(to);
+        match peer.ring.take(room as u64) {
+            Some(taken) => {
+                drop(peer);
+                Ok(Placed::new(to, taken, None, room))
+            }
+            None => Err(peer.ring.grow(room as u64, self.fabric.host().now())),
+        }
+    }
+
     /// Takes a range of the ring. A ring without a free range of that length grows first.
     fn take_range(&self, to: NodeId, length: usize, until: Nanos) -> Option<(RingRange, Part)> {
-        let (length, host) = (length as u64, self.fabric.host());
+        let length = length as u64;
         let wanted = {
             let mut peer = self.rings.to(to);
             match peer.ring.take(length) {
                 Some(taken) => return Some(taken),
-                None => peer.ring.grow(length, host.now())?,
+                None => peer.ring.grow(length, self.fabric.host().now())?,
             }
         };
-        let made = self.make_part(to, (wanted, length), until);
-        let mut peer = self.rings.to(to);
-        match made {
-            Ok(part) => peer.ring.grown(Ok(part)),
+        self.grow_ring(to, (wanted, length), until);
+        self.rings.to(to).ring.take(length)
+    }
+
+    /// Adds a part to a ring that has begun to grow: of `wanted` bytes, and at least `least`. Blocks until `until` at most.
+    pub(crate) fn grow_ring(&self, to: NodeId, (wanted, least): (u64, u64), until: Nanos) {
+        match self.make_part(to, (wanted, least), until) {
+            Ok(part) => self.rings.to(to).ring.grown(Ok(part)),
             Err(error) => {
                 let is_refused = matches!(error, RequestError::Refused { .. });
-                let pause = if is_refused { ASK_AGAIN } else { TRY_AGAIN };
-                peer.ring.grown(Err(host.now().saturating_add(pause)));
-                drop(peer);
+                self.keep_ring(to, if is_refused { ASK_AGAIN } else { TRY_AGAIN });
                 tracing::debug!(target: "dunlin::tier", node = self.name_of(to), %error, "the ring for calls stays as it is");
-                return None;
             }
         }
-        peer.ring.take(length)
+    }
+
+    /// Ends the growth of a ring without a part: it does not grow again soon.
+    pub(crate) fn keep_ring(&self, to: NodeId, pause: Nanos) {
+        let not_before = self.fabric.host().now().saturating_add(pause);
+        self.rings.to(to).ring.grown(Err(not_before));
     }
 
     /// Makes a part of a ring, a region at another node; returns it with its length: at most `wanted` and at least `least`

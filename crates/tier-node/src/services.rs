@@ -120,6 +120,17 @@ impl<F: Fabric> Obligation<F> {
         }
     }
 
+    /// The call was executed, with the result from a place of a message on.
+    pub(crate) fn reply_from(self, mut message: Vec<u8>, at: usize) {
+        match self {
+            Obligation { call: Some(call), ring: None } => {
+                drop(message.drain(..at));
+                call.reply(message);
+            }
+            answer => answer.reply(&message[at..]),
+        }
+    }
+
     /// The call was executed, with this result. A long one goes into the caller's ring.
     pub(crate) fn reply(self, result: &[u8]) {
         match (self.call, self.ring) {

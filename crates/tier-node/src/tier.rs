@@ -48,6 +48,7 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.fencing.signal.raise();
         self.node.paths.clear();
         self.node.places.clear();
+        self.node.lanes.end();
         self.node.end_rings();
         self.node.delays.end();
         let waiters = self.node.waiters.iter().flatten();

@@ -1,19 +1,29 @@
 //! Golden counts of the copies of a call's payloads (LITE section 5.1): from the caller's buffer into the memory that the
 //! WRITE takes them from, and from the ring into the receiver's buffer; the same for the result. No payload is copied
-//! into memory of the allocator, and each crosses the network once, over a queue pair of a path.
+//! into memory of the allocator, and each crosses the network once, over a queue pair of a path. Payloads of processes that
+//! attach cross it in the same way, and are copied into memory of the allocator once at each node.
 
 #![allow(missing_docs)]
 
 use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
 use dunlin_fabric::{
-    Data, Fabric, Link, Operation, PostError, QueuePairId, Scheme, ThreadDomain, WorkRequest,
+    Address, Data, Fabric, Link, Operation, PostError, QueuePairId, Scheme, ThreadDomain, WorkRequest,
 };
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-use dunlin_tier_node::{Peer, RequestError, Tier, TierConfig};
+use dunlin_rpc::{Client, ClientConfig};
+use dunlin_tier::process::service::{Handed, Outcome, ServiceRequest};
+use dunlin_tier::process::{ATTACH, ProcessRequest, SERVICE};
+use dunlin_tier::{Name, Priority};
+use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, RequestError, Tier, TierConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 struct Counting;
+
+/// One test at a time counts.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// An allocation of at least this many bytes may be a copy of a payload.
 const LONG: usize = 64 << 10;
@@ -121,6 +131,7 @@ fn counts(run: impl FnOnce()) -> [u64; 5] {
 
 #[test]
 fn a_payload_is_copied_once_at_each_end() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let tag = format!("copies-{}", std::process::id());
     let (alice, bob) = (start(&tag, "alice"), start(&tag, "bob"));
     let calls = bob.register("long", 1).unwrap();
@@ -177,4 +188,97 @@ fn a_payload_is_copied_once_at_each_end() {
     assert_eq!(alice.call_in_place(time, to, (&mut from, 7..8), (&mut into, ..0)).unwrap(), 0);
     assert_eq!(alice.call("bob", "long", 1, &[], &mut []).unwrap(), 0);
     server.join().unwrap();
+}
+
+/// A process that attaches, without the library: it makes no copies of its own.
+struct Process {
+    client: Client<ShmFabric>,
+    bytes: Vec<u8>,
+}
+
+impl Process {
+    fn attach(address: &Address) -> Process {
+        let config = ClientConfig { service: SERVICE.to_owned(), ..ClientConfig::default() };
+        let client =
+            Client::connect(&ShmFabric::new(ShmConfig::default()).unwrap(), address, config).unwrap();
+        let mut process = Process { client, bytes: Vec::new() };
+        ProcessRequest::Attach { secret: None, priority: None }.encode_into(&mut process.bytes);
+        process.client.call(ATTACH, &process.bytes).unwrap();
+        process
+    }
+
+    fn ask<T>(&mut self, request: &ServiceRequest<'_>, take: impl FnOnce(&[u8]) -> T) -> T {
+        request.encode_into(&mut self.bytes);
+        let client = self.client.within(Duration::from_secs(60));
+        take(&client.call(request.function(), &self.bytes).unwrap())
+    }
+}
+
+#[test]
+fn a_payload_of_a_process_is_allocated_once_at_each_node() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let tag = format!("process-copies-{}", std::process::id());
+    let address = |name: &str| Address::new(Scheme::Shm, &format!("{tag}-{name}-attach")).unwrap();
+    let nodes = ["alice", "bob"].map(|name| {
+        let node = start(&tag, name);
+        let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+        (ProcessServer::serve(&fabric, &node, ProcessConfig::new(address(name))).unwrap(), node)
+    });
+    let mut server = Process::attach(&address("bob"));
+    let service = || Name::new("long").unwrap();
+    let number = |answer: &[u8]| u64::from_le_bytes(answer.try_into().unwrap());
+    let registration = server.ask(&ServiceRequest::Register { service: service(), function: 1 }, number);
+    let server = std::thread::spawn(move || {
+        let (result, room) = (vec![2; MEBI], MEBI as u32);
+        let received = |answer: &[u8]| {
+            let Handed { number, request, .. } = Handed::parse(answer).unwrap();
+            (number, request.len(), request.first().copied().unwrap_or_default())
+        };
+        let receive = ServiceRequest::Receive { registration, room, time: u64::MAX };
+        let mut next = server.ask(&receive, received);
+        loop {
+            let (number, length, first) = next;
+            let (outcome, bytes) = (Outcome::Result, if first == 0 { &[][..] } else { &result });
+            let next_room = (length > 0).then_some(room);
+            let reply = ServiceRequest::Reply { registration, number, outcome, next: next_room, bytes };
+            if length == 0 {
+                return server.ask(&reply, |answer| assert!(answer.is_empty()));
+            }
+            next = server.ask(&reply, received);
+        }
+    });
+    let mut caller = Process::attach(&address("alice"));
+    let mut request = vec![1; MEBI];
+    let mut call = |first: u8, length: usize, expected: usize| {
+        request[0] = first;
+        let room = if expected > 0 { MEBI as u32 } else { 0 };
+        let (node, is_one_way, priority) = ("bob", false, Priority::High);
+        let bytes = &request[..length];
+        let invoke = ServiceRequest::Invoke {
+            node,
+            service: service(),
+            function: 1,
+            is_one_way,
+            priority,
+            room,
+            bytes,
+        };
+        caller.ask(&invoke, |result| assert_eq!(result.len(), expected));
+    };
+    // The first ones make the ring, and the memory of clients and servers.
+    (0..5).for_each(|_| call(1, MEBI, MEBI));
+    let bytes = (CALLS * MEBI) as u64;
+    let small = |count: u64| count < bytes / 1000;
+    // A few bytes beside each payload are in the same piece of memory.
+    let twice = |allocated: u64| small(allocated.abs_diff(2 * bytes));
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call(0, MEBI, 0)));
+    assert_eq!((written, read, in_place), (bytes, 0, 0), "long requests");
+    assert!(twice(allocated) && small(other), "{allocated} bytes allocated, {other} in messages");
+    let [allocated, written, read, in_place, other] = counts(|| (0..CALLS).for_each(|_| call(1, 8, MEBI)));
+    assert_eq!((written, read, in_place), (0, bytes, 0), "long results");
+    assert!(twice(allocated) && small(other), "{allocated} bytes allocated, {other} in messages");
+    call(0, 0, 0);
+    server.join().unwrap();
+    let used = nodes[0].1.ring("bob").unwrap();
+    assert_eq!(used.in_messages, 0, "{used:?}");
 }

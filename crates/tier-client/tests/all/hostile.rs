@@ -461,7 +461,15 @@ fn of_services() -> impl Strategy<Value = (u16, Vec<u8>)> {
             4 if waits => {
                 let (node, priority) = (["one", "two", "three"][usize::from(first % 3)], Priority::Low);
                 let is_one_way = second % 2 == 0;
-                ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes: b"call" }
+                ServiceRequest::Invoke {
+                    node,
+                    service,
+                    function,
+                    is_one_way,
+                    priority,
+                    room: 9,
+                    bytes: b"call",
+                }
             }
             5 if waits => ServiceRequest::RegisterServer { service, address: "shm:nobody" },
             6 if waits => ServiceRequest::Servers { service },

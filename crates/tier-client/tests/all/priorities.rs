@@ -201,8 +201,15 @@ fn a_share_of_low_priority_is_not_raised() {
     assert_eq!(problem(send(&mut raw.client, READ_HERE, &here)), expected);
     assert_eq!(problem(raw.ask(&ProcessRequest::Run { priority, operations: vec![listed] })), expected);
     let service = Name::new("nobody").unwrap();
-    let invoke =
-        ServiceRequest::Invoke { node: "", service, function: 1, is_one_way: false, priority, bytes: b"" };
+    let invoke = ServiceRequest::Invoke {
+        node: "",
+        service,
+        function: 1,
+        is_one_way: false,
+        priority,
+        room: 0,
+        bytes: b"",
+    };
     let mut payload = Vec::new();
     invoke.encode_into(&mut payload);
     match raw.client.call(invoke.function(), &payload).map(|_| ()) {

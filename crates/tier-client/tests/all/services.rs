@@ -326,6 +326,7 @@ fn a_process_that_lies_reaches_no_call_of_another() {
             function: 1,
             is_one_way: false,
             priority: Priority::High,
+            room: 0,
             bytes: b"",
         },
     ] {
@@ -368,8 +369,16 @@ fn a_caller_vanishes_while_its_result_is_written() {
         let service = Name::new("g").unwrap();
         let (node, priority) = ("one", dunlin_tier::Priority::High);
         let mut bytes = Vec::new();
-        ServiceRequest::Invoke { node, service, function: 1, is_one_way: false, priority, bytes: b"gone" }
-            .encode_into(&mut bytes);
+        ServiceRequest::Invoke {
+            node,
+            service,
+            function: 1,
+            is_one_way: false,
+            priority,
+            room: 64,
+            bytes: b"gone",
+        }
+        .encode_into(&mut bytes);
         gone.0.submit_on(0, INVOKE, &bytes).unwrap();
         // A connection between the nodes may take longer than it waits.
         let request = wait("the call", || match calls.receive_within(&mut buffer, Duration::from_secs(1)) {

@@ -157,7 +157,7 @@ pub(crate) fn node_on<F: Fabric, P: Fabric>(
     Node { processes: ProcessServer::serve(near, &tier, config).unwrap(), address, tier }
 }
 
-fn app<P: Fabric>(fabric: &Sim, node: &Node<Sim, P>) -> Tier<Sim> {
+pub(crate) fn app<P: Fabric>(fabric: &Sim, node: &Node<Sim, P>) -> Tier<Sim> {
     Tier::attach_with(fabric, AttachConfig::new(node.address.clone())).unwrap()
 }
 

@@ -2,9 +2,10 @@
 //! as to a server, and asks for the service. The node hands each call on, whatever its function.
 
 use super::registry::Registry;
-use crate::calling::encode_call;
+use crate::calling::head;
 use crate::error::JoinError;
 use crate::forward::Link;
+use crate::passage::Forwarded;
 use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, PeerIdentity, nanos};
 use dunlin_rpc::{
@@ -230,14 +231,17 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
 
     fn forward(self: &Arc<Self>, caller: &Arc<Caller<F>>, to: NodeId, mut call: Incoming<P>) {
         let node = caller.tier.node();
-        let encoded = encode_call(&caller.service, call.function, caller.tier.caller(), false, &call.payload);
+        let principal = caller.tier.caller();
+        let made = head(caller.service.clone(), call.function, principal, false, &call.payload);
         // No request is longer than the server's limit.
-        let Ok(bytes) = encoded else { return call.refuse(Status::Malformed) };
-        drop(std::mem::take(&mut call.payload));
+        let Ok(head) = made else { return call.refuse(Status::Malformed) };
+        let payload = std::mem::take(&mut call.payload);
+        let forwarded = Forwarded { head, payload, at: 0, room: MAX_CALL as usize };
         self.registry.answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let time = call.time_left().unwrap_or(node.config.timeout);
         let host = node.fabric.host();
-        let turn = node.qos.begin_call(host, caller.tier.class(), bytes.len() as u64, || nanos(time));
+        let class = caller.tier.class().clone();
+        let turn = node.qos.begin_call(host, &class, forwarded.length(), || nanos(time));
         // Such a client knows statuses of the engine only.
         let Ok(turn) = turn else { return call.refuse(Status::Overloaded) };
         let (gateway, caller) = (Arc::clone(self), Arc::clone(caller));
@@ -253,7 +257,7 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
             }
             call.relay(outcome);
         };
-        node.forward_in_turn((to, turn), bytes, time, Box::new(done));
+        node.forward_in_turn((to, turn, class), forwarded, time, Box::new(done));
     }
 }
 

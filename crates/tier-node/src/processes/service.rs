@@ -2,10 +2,11 @@
 //! received a request, and nothing waits: a receiver is a call that is answered when there is a request for it.
 
 use super::registry::{Process, Registry};
-use crate::calling::encode_call;
+use crate::calling::head;
 use crate::error::RequestError;
 use crate::forward::Board;
 use crate::node::Node;
+use crate::passage::Forwarded;
 use crate::services::{Arrived, Asked, Body, Serves};
 use crate::serving::not_registered;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, nanos};
@@ -269,15 +270,15 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
         (call, next): (Incoming<P>, Option<u32>),
         number: u64,
         outcome: Outcome,
-        bytes: Vec<u8>,
+        (message, at): (Vec<u8>, usize),
     ) {
         // An answer to nobody goes nowhere, as one whose caller's time is over.
         let answered = self.exchange().answer(number);
         if let Some(caller) = answered.map(|asked| asked.answer) {
             match outcome {
-                Outcome::Result => caller.relay(Ok(bytes)),
+                Outcome::Result => caller.reply_from(message, at),
                 Outcome::Failed(code) => match ApplicationCode::new(code) {
-                    Some(code) => caller.fail(code, &bytes),
+                    Some(code) => caller.fail(code, &message[at..]),
                     None => drop(caller),
                 },
                 Outcome::Refused(status) => match Status::from_wire(status) {
@@ -409,7 +410,7 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
         mut call: Incoming<P>,
         (node, service, function): (NodeId, &Name, u16),
         (is_one_way, priority): (bool, Priority),
-        at: usize,
+        (at, room): (usize, u32),
     ) {
         let process = match self.0.process(call.session) {
             Ok(process) => process,
@@ -426,14 +427,15 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
             return call.refuse(Status::Overloaded);
         };
         let this = process.tier.node();
-        let encoded = encode_call(service, function, process.tier.caller(), is_one_way, &call.payload[at..]);
-        let bytes = match encoded {
-            Ok(bytes) => bytes,
+        let made = head(service.clone(), function, process.tier.caller(), is_one_way, &call.payload[at..]);
+        let head = match made {
+            Ok(head) => head,
             Err(error) => return fail(call, &error.into()),
         };
-        drop(std::mem::take(&mut call.payload));
+        let room = if is_one_way { 0 } else { room.min(MAX_CALL) as usize };
+        let forwarded = Forwarded { head, payload: std::mem::take(&mut call.payload), at, room };
         let time = call.time_left().unwrap_or(this.config.timeout);
-        let turn = this.qos.begin_call(this.fabric.host(), &class, bytes.len() as u64, || nanos(time));
+        let turn = this.qos.begin_call(this.fabric.host(), &class, forwarded.length(), || nanos(time));
         let turn = match turn {
             Ok(turn) => turn,
             Err(over) => return fail(call, &RequestError::from(over).into()),
@@ -448,12 +450,12 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
                 outcome => call.relay(outcome),
             }
         };
-        this.forward_in_turn((node, turn), bytes, time, Box::new(done));
+        this.forward_in_turn((node, turn, class), forwarded, time, Box::new(done));
     }
 }
 
 impl<F: Fabric, P: Fabric> Taker<P> for Desk<F, P> {
-    fn take(&self, call: Incoming<P>) {
+    fn take(&self, mut call: Incoming<P>) {
         let Ok(request) = ServiceRequest::parse(call.function, &call.payload) else {
             return fail(call, &Problem::Malformed);
         };
@@ -466,17 +468,23 @@ impl<F: Fabric, P: Fabric> Taker<P> for Desk<F, P> {
                 }
             }
             ServiceRequest::Reply { registration, number, outcome, next, bytes } => {
-                let bytes = bytes.to_vec();
+                let at = call.payload.len() - bytes.len();
                 match self.served(call.session, registration) {
-                    Ok(served) => served.reply(self.0.tier.node(), (call, next), number, outcome, bytes),
+                    Ok(served) => {
+                        let message = (std::mem::take(&mut call.payload), at);
+                        served.reply(self.0.tier.node(), (call, next), number, outcome, message);
+                    }
                     Err(problem) => fail(call, &problem),
                 }
             }
-            ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes } => {
+            ServiceRequest::Invoke { node, service, function, is_one_way, priority, room, bytes } => {
                 let named = if node.is_empty() { self.0.tier.name() } else { node };
                 let at = call.payload.len() - bytes.len();
                 match self.0.tier.node().roster.number_of(named) {
-                    Some(node) => self.invoke(call, (node, &service, function), (is_one_way, priority), at),
+                    Some(node) => {
+                        let how = (is_one_way, priority);
+                        self.invoke(call, (node, &service, function), how, (at, room));
+                    }
                     None => {
                         let problem = Problem::NoNode(node.to_owned());
                         fail(call, &problem);

@@ -99,6 +99,9 @@ pub enum ServiceRequest<'a> {
         is_one_way: bool,
         /// The priority.
         priority: Priority,
+        /// The longest result that the caller takes, in bytes: it says which results may go through a ring, and refuses
+        /// none.
+        room: u32,
         /// The request.
         bytes: &'a [u8],
     },
@@ -150,8 +153,8 @@ impl<'a> ServiceRequest<'a> {
                 writer.0.extend_from_slice(bytes);
                 writer
             }
-            ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes } => {
-                let writer = writer.u16(*function).u8(u8::from(*is_one_way)).priority(*priority);
+            ServiceRequest::Invoke { node, service, function, is_one_way, priority, room, bytes } => {
+                let writer = writer.u16(*function).u8(u8::from(*is_one_way)).priority(*priority).u32(*room);
                 let mut writer = writer.text(node.as_bytes()).text(service.as_bytes());
                 writer.0.extend_from_slice(bytes);
                 writer
@@ -198,10 +201,19 @@ impl<'a> ServiceRequest<'a> {
             }
             INVOKE => {
                 let (function, is_one_way, priority) = (reader.u16()?, reader.flag()?, reader.priority()?);
+                let room = reader.u32()?;
                 let node = std::str::from_utf8(reader.text()?).map_err(|_| Malformed)?;
                 let service = reader.name()?;
                 let bytes = reader.0;
-                return Ok(ServiceRequest::Invoke { node, service, function, is_one_way, priority, bytes });
+                return Ok(ServiceRequest::Invoke {
+                    node,
+                    service,
+                    function,
+                    is_one_way,
+                    priority,
+                    room,
+                    bytes,
+                });
             }
             SERVERS => ServiceRequest::Servers { service: reader.name()? },
             _ => return Err(Malformed),
@@ -292,7 +304,7 @@ mod tests {
                 ServiceRequest::Reply { registration, number, outcome, next, bytes: &bytes },
                 ServiceRequest::Invoke {
                     node: &node, service: service.clone(), function, is_one_way: flag,
-                    priority: if flag { Priority::Low } else { Priority::High }, bytes: &bytes,
+                    priority: if flag { Priority::Low } else { Priority::High }, room, bytes: &bytes,
                 },
                 ServiceRequest::Servers { service },
             ];
