@@ -15,6 +15,7 @@ pub(crate) mod grants;
 pub(crate) mod half;
 pub(crate) mod large;
 pub(crate) mod listed;
+pub(crate) mod local_ring;
 pub(crate) mod pipelined;
 pub(crate) mod posting;
 pub(crate) mod prefetch;

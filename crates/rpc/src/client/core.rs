@@ -9,6 +9,7 @@ use super::memory::Attaching;
 use super::slots::{Keep, Sink};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::limits::MAX_WINDOW;
+use crate::path::half::Arrived;
 use crate::path::half::hybrid::Tuning;
 use crate::path::posting::repost;
 use crate::path::route::{self, Route};
@@ -562,7 +563,10 @@ impl<F: Fabric> Core<F> {
         match route {
             Route::Outgoing { .. } => lane.tx.end.completed(),
             Route::Receive { .. } => match (completion.opcode, completion.buffer) {
-                (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
+                (Opcode::Receive, Some(buffer)) => {
+                    let (bytes, immediate) = (completion.bytes, completion.immediate);
+                    let _ = lane.rx.deliver(Arrived { buffer, bytes, immediate });
+                }
                 (_, buffer) => {
                     if completion.immediate != Some(HEAD_IMMEDIATE) {
                         lane.rx.noticed();

@@ -19,6 +19,7 @@ use crate::path::half::datagram;
 use crate::path::half::hybrid::Hybrid;
 use crate::path::half::{DatagramEnd, Ends};
 use crate::path::large::{InboundTransfers, TransferQueue};
+use crate::path::local_ring::LocalRing;
 use crate::path::pipelined::PipelinedReads;
 use crate::path::posting::{MAX_SEND, datagrams, repost, send_depth, unreliable as unreliable_beside};
 use crate::path::rendezvous::Pool;
@@ -346,11 +347,11 @@ impl<F: Fabric> PreparedLane<F> {
             staged: self.staged,
             control: control_line,
             second: RegionKey(second),
-            from: Some((
-                self.region.clone(),
-                CONTROL_BYTES as u32,
-                RingReader::new(config.ring_bytes as usize),
-            )),
+            from: Some(LocalRing {
+                region: self.region.clone(),
+                base: CONTROL_BYTES as u32,
+                reader: RingReader::new(config.ring_bytes as usize),
+            }),
         };
         let made = plan.request.sender(&mut ends)?;
         let source = plan.response.receiver(&mut ends)?;

@@ -6,6 +6,7 @@ use super::within::Time;
 use crate::error::{CallError, Cause};
 use crate::path::call_id::CallEnds;
 use crate::path::credits::{Ask, Credits};
+use crate::path::half::Arrived;
 use crate::path::half::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{InboundTransfers, TransferQueue};
 use crate::path::pipelined::{PIECE, PipelinedReads};
@@ -688,7 +689,7 @@ impl<F: Fabric> ClientLane<F> {
         }
         let Some(buffer) = completion.buffer else { return };
         let refused = if completion.status == CompletionStatus::Success {
-            self.rx.deliver_datagram(buffer, completion.bytes, completion.immediate)
+            self.rx.deliver(Arrived { buffer, bytes: completion.bytes, immediate: completion.immediate })
         } else {
             Err(buffer)
         };

@@ -14,6 +14,7 @@ use crate::path::grants::end_grants;
 use crate::path::half::datagram;
 use crate::path::half::hybrid::{PUBLISHED_HEAD, Published};
 use crate::path::half::{DatagramEnd, Ends, Sender};
+use crate::path::local_ring::LocalRing;
 use crate::path::posting::{self, MAX_SEND, repost, send_depth, unreliable};
 use crate::path::sending::SendingParts;
 use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx, route};
@@ -339,7 +340,11 @@ fn join<F: Fabric>(
         staged: None,
         control: (command.client_key, 0),
         second: command.client_key,
-        from: Some((inbound.clone(), base, RingReader::of_blocks(command.ring_bytes as usize, block))),
+        from: Some(LocalRing {
+            region: inbound.clone(),
+            base,
+            reader: RingReader::of_blocks(command.ring_bytes as usize, block),
+        }),
     };
     let sender = plan.response.sender(&mut ends)?;
     made.handle = sender.half.address_handle();

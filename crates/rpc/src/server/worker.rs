@@ -26,6 +26,7 @@ use super::slow::{FunctionSet, Sampling};
 use super::turns::Turns;
 use crate::grouped::sorted::SortedMap;
 use crate::path::credits::degree_of;
+use crate::path::half::Arrived;
 use crate::path::pipelined::Pulled;
 use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
@@ -597,7 +598,10 @@ impl<F: Fabric> Worker<F> {
                             self.violated(index, violation);
                         }
                     }
-                    (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
+                    (Opcode::Receive, Some(buffer)) => {
+                        let (bytes, immediate) = (completion.bytes, completion.immediate);
+                        let _ = lane.rx.deliver(Arrived { buffer, bytes, immediate });
+                    }
                     (_, buffer) if shared == route::SHARED => {
                         open::repost_shared::<F>(&mut self.domain, shared_receive, buffer);
                     }

@@ -30,19 +30,19 @@
 
 use super::protocol::Protocol;
 use super::{
-    Ends, Facts, Half, Made, MakeError, Mechanism, Message, Notice, Place, RequestHalf, ResponseHalf, Sender,
-    TxHalf,
+    Arrived, Ends, Facts, Half, Keys, Made, MakeError, Mechanism, Message, Notice, Place, Receiver,
+    RequestHalf, ResponseHalf, RxHalf, Sender, TxHalf,
 };
 use crate::path::large::LargePayload;
-use crate::path::rx::RxSource;
+use crate::path::rx::{self, Incoming, Scratch, Taken};
 use crate::path::sending::Sending;
 use crate::path::tx::TxError;
-use crate::path::{Cx, MAX_MESSAGE, route, rx};
+use crate::path::{Cx, MAX_MESSAGE, Violation, route};
 use dunlin_fabric::{
     AddressHandleId, Buffer, Capabilities, Fabric, Host, Operation, ThreadDomain, Transport, Work,
     WorkRequest,
 };
-use dunlin_wire::{BODY_OFFSET, ENTRY_META_BYTES, LINE, TAG_BYTES, TagKey};
+use dunlin_wire::{BODY_OFFSET, ENTRY_META_BYTES, LINE, TAG_BYTES, Tags};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,10 +81,10 @@ impl Mechanism for Carrier {
         })
     }
 
-    fn receiver<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<RxSource<F>, MakeError> {
+    fn receiver<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<RxHalf<F>, MakeError> {
         let end = ends.datagrams.as_ref().ok_or(NO_QUEUE_PAIR)?;
         let datagrams = Datagrams::new(ends.cx.fabric.capabilities(), end.waiting);
-        Ok(RxSource::Datagrams(Box::new(datagrams)))
+        Ok(RxHalf::Datagrams(Box::new(datagrams)))
     }
 }
 
@@ -200,39 +200,44 @@ impl<F: Fabric> Datagrams<F> {
         let headroom = capabilities.datagram_headroom as usize;
         Datagrams { waiting: VecDeque::with_capacity(limit), limit, headroom }
     }
+}
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+impl<F: Fabric> Receiver<F> for Box<Datagrams<F>> {
+    #[inline]
+    fn is_waiting(&self, _: u64) -> bool {
+        !self.waiting.is_empty()
     }
 
-    pub(crate) fn pop(&mut self) -> Option<(Buffer<F::Memory>, Range<usize>)> {
-        self.waiting.pop_front()
+    fn take(&mut self, _: Tags, _: &mut Scratch) -> Result<Taken<F>, Violation> {
+        Ok(match self.waiting.pop_front() {
+            Some((buffer, range)) => Taken::Counted(Incoming::Buffer(buffer, range)),
+            None => Taken::Nothing,
+        })
     }
 
-    /// Takes a received datagram if it is a valid message of the peer, and returns its sequence number;
-    /// otherwise gives the buffer back as the error. `next` is the sequence number expected if no message was
-    /// lost.
-    pub(crate) fn take(
-        &mut self,
-        mut buffer: Buffer<F::Memory>,
-        bytes: u32,
-        immediate: Option<u32>,
-        (tags, epoch, next): (TagKey, u32, u64),
-    ) -> Result<u64, Buffer<F::Memory>> {
+    fn deliver(&mut self, arrived: Arrived<F>, keys: Keys) -> Result<Option<u64>, Buffer<F::Memory>> {
+        let Arrived { mut buffer, bytes, immediate } = arrived;
         let range = self.headroom..bytes as usize;
         let Some(immediate) = immediate else { return Err(buffer) };
         if self.waiting.len() >= self.limit || !buffer.set_length(range.end) {
             return Err(buffer);
         }
-        let sequence = sequence_near(next, immediate);
+        let sequence = sequence_near(keys.next, immediate);
         let whole = buffer.get(range.clone()).is_some_and(|message| {
-            rx::check(message, tags.tags(epoch, sequence)).is_ok_and(|total| total == message.len())
+            let tags = keys.tags.tags(keys.epoch, sequence);
+            rx::check(message, tags).is_ok_and(|total| total == message.len())
         });
         if !whole {
             return Err(buffer);
         }
         self.waiting.push_back((buffer, range));
-        Ok(sequence)
+        Ok(Some(sequence))
+    }
+
+    /// Drops the datagrams: they count as lost, and the peer retransmits them.
+    fn release(&mut self, _: usize, repost: impl FnMut(Buffer<F::Memory>)) -> Result<(), Violation> {
+        self.waiting.drain(..).map(|(buffer, _)| buffer).for_each(repost);
+        Ok(())
     }
 }
 

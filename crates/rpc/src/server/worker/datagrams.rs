@@ -1,7 +1,7 @@
 //! The queue pair for datagrams, which all lanes of a worker share.
 
 use super::Worker;
-use crate::path::half::datagram;
+use crate::path::half::{Arrived, datagram};
 use crate::path::route::{self, Route};
 use crate::server::lane::ServerLane;
 use crate::server::open;
@@ -31,7 +31,8 @@ impl<F: Fabric> Worker<F> {
         let lane = index.and_then(|index| self.lanes.get_mut(index as usize)?.as_mut());
         let refused = match lane {
             Some(lane) if completion.status == CompletionStatus::Success && !lane.is_blocked() => {
-                lane.rx.deliver_datagram(buffer, completion.bytes, completion.immediate)
+                let (bytes, immediate) = (completion.bytes, completion.immediate);
+                lane.rx.deliver(Arrived { buffer, bytes, immediate })
             }
             // A lane that takes nothing now gets the datagram again later.
             _ => Err(buffer),
