@@ -9,6 +9,7 @@
 //! do not depend on the half.
 
 mod awaited;
+pub(crate) mod beside;
 pub(crate) mod call_id;
 pub(crate) mod credits;
 pub(crate) mod grants;
@@ -26,6 +27,7 @@ pub(crate) mod rx;
 pub(crate) mod sending;
 mod staging;
 pub(crate) mod tx;
+pub(crate) mod unconnected;
 mod write_targets;
 
 pub(crate) use rx::{Incoming, Next, Rx, Scratch, scratch};

@@ -545,9 +545,9 @@ impl<F: Fabric> Core<F> {
         if !lane.owns(completion.queue_pair) || lane.broken.is_some() {
             return;
         }
-        let datagram = lane.datagrams == Some(completion.queue_pair);
-        if datagram && self.domain.state(completion.queue_pair) == Some(QueuePairState::Ready) {
-            return lane.on_datagram(&mut self.domain, route, completion);
+        let is_unconnected = lane.beside.unconnected == Some(completion.queue_pair);
+        if is_unconnected && self.domain.state(completion.queue_pair) == Some(QueuePairState::Ready) {
+            return lane.on_unconnected(&mut self.domain, route, completion);
         }
         if completion.status != CompletionStatus::Success {
             tracing::debug!(target: "dunlin::client", lane = index, status = completion.status.describe(), "a lane broke");

@@ -214,6 +214,11 @@ impl<F: Fabric> Rx<F> {
         if let Some(ring) = self.half.ring_mut() {
             return ring.reader.told();
         }
+        self.told_elsewhere();
+    }
+
+    #[inline(never)]
+    fn told_elsewhere(&mut self) {
         if let Some(reader) = self.half.reader_mut() {
             reader.told();
         }
@@ -263,7 +268,7 @@ impl<F: Fabric> Rx<F> {
     #[inline(always)]
     pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
         let Some(LocalRing { region, base, reader }) = self.half.ring_mut() else {
-            return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
+            return Ok(self.other_line());
         };
         let next = region.line(*base as usize + reader.position());
         if self.due == 0 || next.load::<TAG_OFFSET>() != self.expected {
@@ -288,6 +293,11 @@ impl<F: Fabric> Rx<F> {
         self.taken();
         self.next();
         Ok(Next::Line(first))
+    }
+
+    #[inline(never)]
+    fn other_line(&self) -> Next {
+        if self.is_waiting() { Next::Other } else { Next::Nothing }
     }
 
     /// Takes the next message of any kind, if it is complete.

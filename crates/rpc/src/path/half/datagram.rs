@@ -37,12 +37,13 @@ use crate::path::large::LargePayload;
 use crate::path::rx::{self, Incoming, Scratch, Taken};
 use crate::path::sending::Sending;
 use crate::path::tx::TxError;
-use crate::path::{Cx, MAX_MESSAGE, Violation, route};
+use crate::path::unconnected::{MTU, immediate, max_message, payload, sequence_near};
+use crate::path::{Cx, Violation, route};
 use dunlin_fabric::{
     AddressHandleId, Buffer, Capabilities, Fabric, Host, Operation, ThreadDomain, Transport, Work,
     WorkRequest,
 };
-use dunlin_wire::{BODY_OFFSET, ENTRY_META_BYTES, LINE, TAG_BYTES, Tags};
+use dunlin_wire::Tags;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,8 +71,8 @@ impl Mechanism for Carrier {
     )
     .large(LargePayload::Read, payload(MTU))];
 
-    fn sender<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
-        let end = ends.datagrams.clone().ok_or(NO_QUEUE_PAIR)?;
+    fn sender<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
+        let end = ends.beside(facts.transport)?.clone();
         let to = ends.cx.domain.create_address_handle(end.queue_pair, ends.link, end.peer)?;
         Ok(Made {
             half: TxHalf::Datagram(Outlet { to, lane: end.place, unsignaled: end.unsignaled }),
@@ -81,59 +82,10 @@ impl Mechanism for Carrier {
         })
     }
 
-    fn receiver<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<RxHalf<F>, MakeError> {
-        let end = ends.datagrams.as_ref().ok_or(NO_QUEUE_PAIR)?;
-        let datagrams = Datagrams::new(ends.cx.fabric.capabilities(), end.waiting);
+    fn receiver<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<RxHalf<F>, MakeError> {
+        let waiting = ends.beside(facts.transport)?.waiting;
+        let datagrams = Datagrams::new(ends.cx.fabric.capabilities(), waiting);
         Ok(RxHalf::Datagrams(Box::new(datagrams)))
-    }
-}
-
-const NO_QUEUE_PAIR: MakeError = MakeError::Missing("there is no queue pair for datagrams");
-
-/// The datagram size that the table's protocols assume: InfiniBand's largest MTU (FaSST section 3.3).
-pub(crate) const MTU: u32 = 4096;
-
-/// Returns the largest payload of a datagram of `datagram` bytes, also as the only entry of a batch.
-pub(crate) const fn payload(datagram: u32) -> u32 {
-    let lines = datagram / LINE as u32 * LINE as u32;
-    lines.saturating_sub((BODY_OFFSET + ENTRY_META_BYTES + TAG_BYTES) as u32)
-}
-
-/// Bytes from one sender that may be in flight or wait for a RECV, where the back-end keeps them in memory: a
-/// window of 64 messages of medium length. Any excess is lost.
-pub(crate) const INBOUND_BYTES: u32 = 128 * 1024;
-
-/// Returns the longest message that fits a datagram, in bytes.
-pub(crate) fn max_message(capabilities: &Capabilities) -> usize {
-    (capabilities.max_datagram as usize / LINE * LINE).min(MAX_MESSAGE)
-}
-
-/// Returns the bytes of a RECV for a datagram: a power of two, as arenas allocate them.
-pub(crate) fn receive_bytes(capabilities: &Capabilities) -> usize {
-    (max_message(capabilities) + capabilities.datagram_headroom as usize).next_power_of_two()
-}
-
-/// Returns the immediate data of a datagram: the receiver's lane number and the low 16 bits of the sequence
-/// number.
-pub(crate) const fn immediate(lane: u16, sequence: u64) -> u32 {
-    (lane as u32) << 16 | (sequence & 0xffff) as u32
-}
-
-/// Returns the receiver's lane number from the immediate data of a datagram. The number is unverified.
-pub(crate) const fn lane_of(immediate: u32) -> u16 {
-    (immediate >> 16) as u16
-}
-
-/// Returns the sequence number nearest to `next` whose low 16 bits are those of `immediate`.
-const fn sequence_near(next: u64, immediate: u32) -> u64 {
-    const SPAN: u64 = 1 << 16;
-    let same = next & !(SPAN - 1) | (immediate & 0xffff) as u64;
-    if same + SPAN / 2 < next {
-        same + SPAN
-    } else if same > next + SPAN / 2 && same >= SPAN {
-        same - SPAN
-    } else {
-        same
     }
 }
 
@@ -244,28 +196,6 @@ impl<F: Fabric> Receiver<F> for Box<Datagrams<F>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// The low 16 bits restore the sequence number of any message that is at most half of their range
-        /// away.
-        #[test]
-        fn sequences_come_back(next in 0u64..1 << 40, off in -32_000i64..32_000, lane: u16) {
-            let sequence = next.saturating_add_signed(off);
-            let immediate = immediate(lane, sequence);
-            prop_assert_eq!(sequence_near(next, immediate), sequence);
-            prop_assert_eq!(lane_of(immediate), lane);
-        }
-
-        /// Hostile immediate data yields a nearby number and has no other effect.
-        #[test]
-        fn any_immediate_is_some_sequence(next: u32, immediate: u32) {
-            let next = u64::from(next);
-            let sequence = sequence_near(next, immediate);
-            prop_assert_eq!(sequence as u16, immediate as u16);
-            prop_assert!(sequence.abs_diff(next) <= 1 << 16);
-        }
-    }
 
     #[test]
     fn one_in_so_many_is_signaled_whoever_sends() {

@@ -1,10 +1,11 @@
 //! The material of which a mechanism makes the ends of a lane.
 
 use super::TxHalf;
+use crate::path::beside::Beside;
 use crate::path::local_ring::LocalRing;
 use crate::path::{Cx, MAX_MESSAGE};
 use dunlin_fabric::{
-    ArenaError, CreateError, Endpoint, Fabric, QueuePairId, Region, RegionKey, RegisterError,
+    ArenaError, CreateError, Endpoint, Fabric, QueuePairId, Region, RegionKey, RegisterError, Transport,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -20,9 +21,8 @@ pub(crate) struct Ends<'a, F: Fabric> {
     pub(crate) window: u16,
     /// The queue pair of the reliable connection.
     pub(crate) queue_pair: QueuePairId,
-    /// That of the unreliable connection, if there is one.
-    pub(crate) unreliable: Option<QueuePairId>,
-    pub(crate) datagrams: Option<DatagramEnd<'a>>,
+    /// Those for other transports.
+    pub(crate) beside: Beside<BesideEnd<'a>>,
     /// The most requests in the send queue of `queue_pair`.
     pub(crate) max_send: u32,
     /// The ring of the messages to be sent, in the peer's memory, and its offset there.
@@ -41,9 +41,9 @@ pub(crate) struct Ends<'a, F: Fabric> {
     pub(crate) from: Option<LocalRing<F>>,
 }
 
-/// The queue pair for datagrams, and where the peer takes them.
+/// A queue pair beside the reliable connection, and where the peer takes what it carries.
 #[derive(Clone)]
-pub(crate) struct DatagramEnd<'a> {
+pub(crate) struct BesideEnd<'a> {
     pub(crate) queue_pair: QueuePairId,
     /// Requests since the last signaled one, of all lanes that share the queue pair.
     pub(crate) unsignaled: Arc<AtomicU32>,
@@ -52,11 +52,16 @@ pub(crate) struct DatagramEnd<'a> {
     pub(crate) peer: &'a Endpoint,
     /// The number of the lane at the peer.
     pub(crate) place: u16,
-    /// The most datagrams that wait to be processed.
+    /// The most messages in its RECVs that wait to be processed.
     pub(crate) waiting: usize,
 }
 
-impl<F: Fabric> Ends<'_, F> {
+impl<'a, F: Fabric> Ends<'a, F> {
+    /// Returns the queue pair for messages by `transport`, which is not the reliable connection.
+    pub(super) fn beside(&self, transport: Transport) -> Result<&BesideEnd<'a>, MakeError> {
+        self.beside.of(transport).ok_or(MakeError::Missing("there is no queue pair for this transport"))
+    }
+
     /// The receiving end of a ring in local memory.
     pub(super) fn local_ring(&mut self) -> Result<LocalRing<F>, MakeError> {
         self.from.take().ok_or(MakeError::Missing("there is no ring to receive in"))

@@ -1,6 +1,7 @@
 //! The facts about a half, from which the rules for plans, the memory to grant and the depths of queues follow.
 
-use crate::path::MAX_MESSAGE;
+use crate::path::large::SMALL_LIMIT;
+use crate::path::{MAX_MESSAGE, unconnected};
 use dunlin_fabric::{Capabilities, Transport};
 
 /// Where the receiver finds a message.
@@ -76,7 +77,7 @@ impl Facts {
     }
 
     /// Returns whether messages are datagrams.
-    pub(crate) const fn is_datagram(&self) -> bool {
+    const fn is_datagram(&self) -> bool {
         matches!(self.transport, Transport::UnreliableDatagram)
     }
 
@@ -122,9 +123,35 @@ impl Facts {
             false => 0,
             true if self.has_ring() => 3 * window as u32 + 16,
             // For head reports only.
-            true if self.is_datagram() => 8,
+            true if self.is_lossy() => 8,
             true => window as u32 + 8,
         }
+    }
+
+    /// Returns the bytes of the buffers of these RECVs: whole messages if they come by SEND.
+    pub(crate) const fn receive_bytes(&self) -> usize {
+        if self.is_sent() { MAX_MESSAGE } else { 0 }
+    }
+
+    /// Returns the number of RECVs that a receiver posts on a queue pair of `transport` beside the reliable connection:
+    /// one for each message in flight, and some spare.
+    pub(crate) fn receives_beside(&self, transport: Transport, window: u16) -> u32 {
+        let is_received =
+            self.is_lossy() && self.transport == transport && matches!(self.place, Place::Receive);
+        if is_received { u32::from(window) + 8 } else { 0 }
+    }
+
+    /// Returns whether the lanes of a server share the RECVs of their reliable connections, where the fabric can:
+    /// messages by SEND take them, or the head reports of a client whose messages take RECVs of another queue pair.
+    pub(crate) const fn shares_receives(&self, answers: &Facts) -> bool {
+        self.is_sent()
+            || (self.is_lossy() && matches!(self.place, Place::Receive) && answers.needs_credit_update())
+    }
+
+    /// Returns the largest small payload, where a datagram has `max_datagram` bytes.
+    pub(crate) const fn small_limit(&self, max_datagram: u32) -> u32 {
+        let payload = unconnected::payload(max_datagram);
+        if self.is_datagram() && payload < SMALL_LIMIT { payload } else { SMALL_LIMIT }
     }
 
     /// Returns the bytes that may wait for RECVs on the reliable connection: whole messages if they come by SEND.
