@@ -1,7 +1,7 @@
-//! The list of the halves of calls: how messages travel in one direction of a lane. A half is a type with its number and
-//! name on the wire, its [`Facts`], and a mechanism, which makes the two ends. Each mechanism is a file of `path/half/`,
-//! its `mod` line, and its entry of the list: the ends that are its own, and the names and public comments of its halves.
-//! Enums, numbers, names, dispatch and the table of protocols follow from the list (`dispatch.rs`).
+//! The list of the halves of calls: how messages travel in one direction of a lane. A half is a type with its number
+//! and name on the wire, its [`Facts`], and a mechanism, which makes the two ends. A mechanism is a file of
+//! `path/half/`, its `mod` line, and its entry of the list: the types of its own ends, the names and public comments of
+//! its halves. Enums, numbers, names, dispatch and the table of protocols follow from the list (`dispatch.rs`).
 //!
 //! A lane whose lease ends carries `write` and `write_imm` requests in two ways, with a zone and without one:
 //! `staged.rs`. A lossy half only says so: `path/retransmit.rs` retransmits requests and answers.
