@@ -261,14 +261,17 @@ impl<F: Fabric> Rx<F> {
     /// Returns whether a message may be waiting. For rings this is one load.
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
-        self.due > 0 && self.half.is_waiting(self.expected)
+        match self.half.ring() {
+            Some(ring) => self.due > 0 && ring.is_waiting(self.expected),
+            None => self.waits_elsewhere(),
+        }
     }
 
     /// Takes the next message if it is one line in a ring: the short path for most messages.
     #[inline(always)]
     pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
         let Some(LocalRing { region, base, reader }) = self.half.ring_mut() else {
-            return Ok(self.other_line());
+            return Ok(if self.waits_elsewhere() { Next::Other } else { Next::Nothing });
         };
         let next = region.line(*base as usize + reader.position());
         if self.due == 0 || next.load::<TAG_OFFSET>() != self.expected {
@@ -296,8 +299,8 @@ impl<F: Fabric> Rx<F> {
     }
 
     #[inline(never)]
-    fn other_line(&self) -> Next {
-        if self.is_waiting() { Next::Other } else { Next::Nothing }
+    fn waits_elsewhere(&self) -> bool {
+        self.half.is_waiting(self.expected)
     }
 
     /// Takes the next message of any kind, if it is complete.
