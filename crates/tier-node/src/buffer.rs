@@ -205,6 +205,11 @@ impl<F: Fabric> Lent<F> {
     pub(crate) fn parts(&self) -> impl Iterator<Item = (u64, RegionRange<F::Memory>)> {
         self.parts.iter().map(|(at, range)| (*at, range.clone()))
     }
+
+    /// Returns the memory if it is in one part.
+    pub(crate) fn only_part(&self) -> Option<RegionRange<F::Memory>> {
+        if let [(_, range)] = &self.parts[..] { Some(range.clone()) } else { None }
+    }
 }
 
 impl<F: Fabric> Drop for Lent<F> {

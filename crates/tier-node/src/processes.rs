@@ -3,11 +3,10 @@
 //!
 //! ```text
 //! worker        ATTACH, and READ and WRITE of bytes on this node     never waits
-//!               READ, WRITE, atomics, lists: short, and without wait at once, or in a later turn
+//!               READ, WRITE, atomics, lists, READ_INTO, WRITE_FROM: short, and without wait at once, or in a later turn
 //!               REGISTER, RECEIVE, REPLY, INVOKE                     answered later
 //!               LOCK, UNLOCK, BARRIER, GIVE_UP, LOCK_HOME            answered later
-//! pool          the other READ, WRITE, atomics, lists                may wait for other nodes
-//!               READ_INTO, WRITE_FROM: in place
+//! pool          the others of these                                  may wait for other nodes
 //! attendants    MALLOC, MAP, FREE, MEMSET, COPY, ...                 wait for other nodes
 //! ```
 
@@ -175,11 +174,8 @@ impl<P: Fabric> ProcessServer<P> {
         for function in [ATTACH, READ_HERE, WRITE_HERE, REGISTER, REGISTER_SERVER, WITHDRAW, PING] {
             builder = builder.function(function, FunctionMode::Worker);
         }
-        for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP, RUN, WRITE_NOTIFY] {
+        for function in [READ, WRITE, FETCH_ADD, COMPARE_SWAP, RUN, WRITE_NOTIFY, READ_INTO, WRITE_FROM] {
             builder = builder.function(function, FunctionMode::Polled);
-        }
-        for function in [READ_INTO, WRITE_FROM] {
-            builder = builder.function(function, FunctionMode::Pool);
         }
         for function in [
             MEMSET, COPY, MALLOC, PUBLISH, MOVE, MAP, UNMAP, FREE, GRANT, REVOKE, LEASE, STATUS, LIST,

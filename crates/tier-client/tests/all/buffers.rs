@@ -99,9 +99,15 @@ fn long_ranges_are_several_requests() {
     let mut buffer = tier.buffer(length).unwrap();
     let bytes: Vec<u8> = (0..length).map(|at| (at * 7 / 3) as u8).collect();
     buffer.copy_in(0, &bytes).unwrap();
-    let before = nodes[0].processes.counts().pool;
+    let before = nodes[0].processes.counts();
     region.write_from(0, &mut buffer, ..).unwrap();
-    assert_eq!(nodes[0].processes.counts().pool - before, 3);
+    let after = nodes[0].processes.counts();
+    assert_eq!(after.pool - before.pool, 2);
+    assert_eq!(
+        after.at_once + after.later - before.at_once - before.later,
+        1,
+        "the worker has the last bytes"
+    );
     assert!(bytes_of(&region).unwrap() == bytes);
     fill(&mut buffer, 0);
     region.read_into(0, &mut buffer, ..).unwrap();

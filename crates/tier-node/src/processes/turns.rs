@@ -4,11 +4,13 @@
 use super::answer::{Refused, list_of, listed, put, space};
 use super::registry::{Process, Registry, Serving};
 use crate::attempt::{Attempted, Flight, MAX_ATTEMPTED};
+use crate::buffer::{Lent, Place};
 use crate::carriers::Carriers;
 use crate::error::OperationError;
 use crate::item::{Change, Transfer};
 use dunlin_fabric::{AnyWaker, Fabric, Host, Nanos, nanos};
 use dunlin_rpc::{Incoming, Later, PollAgain, PolledService, Reply, Request, Started};
+use dunlin_tier::Kind;
 use dunlin_tier::process::list::ListedOperation;
 use dunlin_tier::process::{Problem, ProcessRequest};
 use std::sync::Arc;
@@ -37,19 +39,27 @@ enum Form {
 enum Tried<F: Fabric> {
     /// The reply is written, or the request is refused.
     Done(Result<(), Refused>),
-    UnderWay(Box<Flight<F>>, Form, Serving),
+    UnderWay(Box<Flight<F>>, Form, Uses<F>),
     Waits,
+}
+
+/// The things that an operation uses until all of its parts are over.
+struct Uses<F: Fabric> {
+    /// It counts against the limit of the process.
+    _serving: Serving,
+    /// The memory of the process's buffer.
+    _buffer: Option<Lent<F>>,
 }
 
 /// An operation that is under way for a process.
 struct Kept<F: Fabric, P: Fabric> {
+    // Dropped before the memory that it uses.
     flight: Box<Flight<F>>,
     form: Form,
     /// `None` once it is answered.
     call: Option<Incoming<P>>,
     since: Nanos,
-    /// It counts against the limit of the process.
-    _serving: Serving,
+    _uses: Uses<F>,
 }
 
 /// The operations of the worker.
@@ -86,7 +96,9 @@ impl<F: Fabric, P: Fabric> Turns<F, P> {
                 registry.deliver(call, answer(flight, *form));
             }
             if is_over {
-                kept.swap_remove(at).flight.end(node, carriers);
+                let Kept { flight, _uses: uses, .. } = kept.swap_remove(at);
+                flight.end(node, carriers);
+                drop(uses);
             } else {
                 at += 1;
             }
@@ -116,10 +128,10 @@ impl<F: Fabric, P: Fabric> PolledService<P> for Turns<F, P> {
                 counters.at_once.fetch_add(1, Ordering::Relaxed);
                 Started::Answered(self.registry.finish(outcome, reply))
             }
-            Tried::UnderWay(flight, form, serving) => {
+            Tried::UnderWay(flight, form, uses) => {
                 counters.later.fetch_add(1, Ordering::Relaxed);
                 let (call, since) = (Some(later.keep(request)), self.now());
-                self.kept.push(Kept { flight, form, call, since, _serving: serving });
+                self.kept.push(Kept { flight, form, call, since, _uses: uses });
                 Started::Kept
             }
             Tried::Waits => Started::Left,
@@ -200,9 +212,28 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         time: Duration,
         reply: &mut Reply<'_>,
     ) -> Result<Tried<F>, Refused> {
+        let mut buffer = None;
         let (attempted, form) = match parsed {
-            ProcessRequest::Read { length, .. } if u64::from(length) > MAX_ATTEMPTED => {
+            ProcessRequest::Read { length, .. }
+            | ProcessRequest::ReadInto { length, .. }
+            | ProcessRequest::WriteFrom { length, .. }
+                if u64::from(length) > MAX_ATTEMPTED =>
+            {
                 return Ok(Tried::Waits);
+            }
+            ProcessRequest::ReadInto { priority, handle, offset, length, buffer: of, at } => {
+                let (region, lent) = (process.region(handle)?, lent(process, (of, at, length), Kind::Write)?);
+                let Some(range) = lent.only_part() else { return Ok(Tried::Waits) };
+                buffer = Some(lent);
+                let region = region.within(time).with_priority(priority)?;
+                (region.attempt(carriers, offset, Transfer::ReadInto(range)), Form::Nothing)
+            }
+            ProcessRequest::WriteFrom { priority, handle, offset, length, buffer: of, at } => {
+                let (region, lent) = (process.region(handle)?, lent(process, (of, at, length), Kind::Read)?);
+                let Some(range) = lent.only_part() else { return Ok(Tried::Waits) };
+                buffer = Some(lent);
+                let region = region.within(time).with_priority(priority)?;
+                (region.attempt(carriers, offset, Transfer::WriteFrom(range)), Form::Nothing)
             }
             ProcessRequest::Read { priority, handle, offset, length } => {
                 let into = Transfer::Read(space(reply, length)?);
@@ -243,7 +274,10 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
                             .map_err(Refused::from)
                             .and_then(|outcomes| put(reply, &listed(bytes, outcomes))),
                     ),
-                    Attempted::UnderWay(flight) => Tried::UnderWay(flight, Form::List, serving),
+                    Attempted::UnderWay(flight) => {
+                        let uses = Uses { _serving: serving, _buffer: None };
+                        Tried::UnderWay(flight, Form::List, uses)
+                    }
                     Attempted::Waits => Tried::Waits,
                 });
             }
@@ -251,10 +285,22 @@ impl<F: Fabric, P: Fabric> Registry<F, P> {
         };
         Ok(match attempted {
             Attempted::Done(outcome) => Tried::Done(written(outcome, form, reply)),
-            Attempted::UnderWay(flight) => Tried::UnderWay(flight, form, serving),
+            Attempted::UnderWay(flight) => {
+                Tried::UnderWay(flight, form, Uses { _serving: serving, _buffer: buffer })
+            }
             Attempted::Waits => Tried::Waits,
         })
     }
+}
+
+/// Begins an operation on a place in a buffer, of the kind of the buffer's side.
+fn lent<F: Fabric, P: Fabric>(
+    process: &Process<F, P>,
+    (buffer, at, length): (u64, u64, u32),
+    kind: Kind,
+) -> Result<Lent<F>, Refused> {
+    let buffer = process.region(buffer)?;
+    Ok(Place { region: &buffer, tenant: &process.buffers.tenant, at, length }.lend(kind)?)
 }
 
 /// Completes the reply to an operation that has ended.
