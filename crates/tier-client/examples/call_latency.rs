@@ -1,9 +1,9 @@
-//! The price of calls through nodes, beside calls of the engine between the same processes: 32 bytes each way, by the
-//! time of one and by the rate with 32 in flight; and the processor time and the changes between threads that a call
+//! The price of calls through nodes, beside calls of the engine between the same processes: so many bytes each way, by
+//! the time of one and by the rate with 32 in flight; and the processor time and the changes between threads that a call
 //! costs all four processes. Two nodes on shared memory, each in a process of its own; the servers are in a third
 //! process, and this one calls.
 //!
-//! `cargo run --release -p dunlin-tier-client --example call_latency`
+//! `cargo run --release -p dunlin-tier-client --example call_latency [BYTES]`, 32 by default
 
 mod common;
 
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 const NODES: [&str; 2] = ["one", "two"];
 const IN_FLIGHT: usize = 32;
-const BYTES: [u8; 32] = [7; 32];
+/// The most bytes of a call here.
+const MOST: usize = 1 << 20;
 const SERVICE: &str = "echo";
 const FUNCTION: u16 = 1;
 
@@ -61,7 +62,7 @@ fn child(tag: &str, role: &str) -> Result<(), Box<dyn Error>> {
         let tier = attach(tag, "two")?;
         let _announced = tier.announce("engine", server.address())?;
         let calls = tier.register(SERVICE, FUNCTION)?;
-        let mut buffer = [0; 64];
+        let mut buffer = vec![0; MOST];
         let mut request = calls.receive(&mut buffer)?;
         loop {
             let length = request.len();
@@ -116,12 +117,12 @@ fn costs(
 }
 
 /// Prints the rate of calls with many in flight.
-fn rate(what: &str, client: &mut Client<ShmFabric>) -> Result<(), Box<dyn Error>> {
+fn rate(what: &str, client: &mut Client<ShmFabric>, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let (mut sent, mut done) = (0, 0);
     let begin = Instant::now();
     while done < 10 * ROUNDS {
         while sent - done < IN_FLIGHT && sent < 10 * ROUNDS {
-            client.submit_waiting_on(0, FUNCTION, &BYTES)?;
+            client.submit_waiting_on(0, FUNCTION, bytes)?;
             sent += 1;
         }
         let mut failed = None;
@@ -140,14 +141,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let [tag, role] = &words[..] {
         return child(tag, role);
     }
+    let length = words.first().map_or(Ok(32), |word| word.parse::<usize>())?;
+    if length > MOST {
+        return Err(format!("a call has at most {MOST} bytes here, not {length}").into());
+    }
+    let bytes = &vec![7; length][..];
     let tag = std::process::id().to_string();
     let start = |role: &str| Command::new(std::env::current_exe()?).args([&tag, role]).spawn().map(Ended);
     let children = [start("one")?, start("two")?, start("servers")?];
     let mut processes: Vec<u32> = children.iter().map(|child| child.0.id()).collect();
     processes.push(std::process::id());
     let [near, far] = [attach(&tag, "two")?, attach(&tag, "one")?];
-    let mut answer = [0; 64];
-    wait(|| far.call("two", SERVICE, FUNCTION, &BYTES, &mut answer));
+    let mut answer = vec![0; length.max(1)];
+    wait(|| far.call("two", SERVICE, FUNCTION, bytes, &mut answer));
     let connect = |to: &Address, service: &str| {
         let config = ClientConfig { service: service.to_owned(), ..ClientConfig::default() };
         Client::connect(&fabric()?, to, config).map_err(Box::<dyn Error>::from)
@@ -155,27 +161,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut direct = connect(&address(&tag, "direct")?, "")?;
     let gateway = gateway_address(&address(&tag, "one-attach")?)?;
     let mut through = connect(&gateway, "engine@two")?;
-    wait(|| through.call(FUNCTION, &BYTES).map(drop));
+    wait(|| through.call(FUNCTION, bytes).map(drop));
     costs(&processes, ROUNDS, || {
-        time("engine, from process to process", || direct.call(FUNCTION, &BYTES).map(drop))?;
+        time("engine, from process to process", || direct.call(FUNCTION, bytes).map(drop))?;
         Ok(())
     })?;
     costs(&processes, ROUNDS, || {
-        time("node:, two nodes between", || through.call(FUNCTION, &BYTES).map(drop))?;
+        time("node:, two nodes between", || through.call(FUNCTION, bytes).map(drop))?;
         Ok(())
     })?;
     costs(&processes, ROUNDS, || {
         time("call and reply_and_receive, one node between", || {
-            near.call("two", SERVICE, FUNCTION, &BYTES, &mut answer).map(drop)
+            near.call("two", SERVICE, FUNCTION, bytes, &mut answer).map(drop)
         })?;
         Ok(())
     })?;
     costs(&processes, ROUNDS, || {
         time("call and reply_and_receive, two nodes between", || {
-            far.call("two", SERVICE, FUNCTION, &BYTES, &mut answer).map(drop)
+            far.call("two", SERVICE, FUNCTION, bytes, &mut answer).map(drop)
         })?;
         Ok(())
     })?;
-    costs(&processes, 10 * ROUNDS, || rate("engine, from process to process, 32 in flight", &mut direct))?;
-    costs(&processes, 10 * ROUNDS, || rate("node:, two nodes between, 32 in flight", &mut through))
+    costs(&processes, 10 * ROUNDS, || {
+        rate("engine, from process to process, 32 in flight", &mut direct, bytes)
+    })?;
+    costs(&processes, 10 * ROUNDS, || rate("node:, two nodes between, 32 in flight", &mut through, bytes))
 }

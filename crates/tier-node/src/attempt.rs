@@ -10,7 +10,6 @@ use crate::node::Node;
 use crate::operate::Target;
 use crate::path::Deadline;
 use crate::posts::Part;
-use crate::qos::Class;
 use dunlin_fabric::{Fabric, Host, Memory, Nanos, Work};
 use dunlin_tier::process::MAX_HERE;
 use dunlin_tier::{AccessError, Kind, Layout, LmrId, NodeId, Operation};
@@ -227,7 +226,7 @@ impl<F: Fabric> Node<F> {
             Err(error) => return Attempted::Done(Err(self.refused(target.handle, error))),
         };
         let mut items = parts.map(|(offset, transfer)| Item::new(&operation.layout, offset, transfer));
-        let what = (target.class, owner, length);
+        let what = (target, owner, length);
         let begun = self.attempt_begun(carriers, what, &operation.layout, &mut items, &mut deadline);
         match begun {
             Begun::Done(outcome) => {
@@ -255,12 +254,12 @@ impl<F: Fabric> Node<F> {
     fn attempt_begun(
         &self,
         carriers: &mut Carriers<F>,
-        (class, owner, length): (&Class, LmrId, u64),
+        (target, owner, length): (Target<'_>, LmrId, u64),
         layout: &Layout,
         items: &mut [Item<'_, F::Memory>],
         deadline: &mut Deadline,
     ) -> Begun {
-        let (host, capabilities) = (self.fabric.host(), self.fabric.capabilities());
+        let (host, capabilities, class) = (self.fabric.host(), self.fabric.capabilities(), target.class);
         if let [item] = items
             && let Transfer::Change(change) = item.transfer
         {
@@ -291,7 +290,7 @@ impl<F: Fabric> Node<F> {
             }
             return Begun::Done(Ok(value));
         }
-        if length > MAX_ATTEMPTED {
+        if length > target.at_once {
             return Begun::Waits;
         }
         let is_sequence = items.len() > 1;

@@ -1,5 +1,6 @@
 //! Regions of other nodes as this process sees them: mapping, and operations on handles.
 
+use crate::attempt::MAX_ATTEMPTED;
 use crate::error::{ConnectError, OperationError, RequestError};
 use crate::item::{Change, Item, Transfer};
 use crate::node::{Node, State};
@@ -339,7 +340,7 @@ impl<F: Fabric> Node<F> {
     /// Checks an operation and runs it: first without a path; if that gives `None`, with one.
     pub(crate) fn operate<T>(
         &self,
-        Target { handle, class, time, is_part }: Target<'_>,
+        Target { handle, class, time, is_part, .. }: Target<'_>,
         kind: Kind,
         (offset, length): (u64, u64),
         mut run: impl FnMut(Option<&mut Path<F>>, &Layout, &mut Deadline) -> Result<Option<T>, Stop>,
@@ -435,11 +436,13 @@ pub(crate) struct Target<'a> {
     pub(crate) time: Option<Nanos>,
     /// The operation is a part of one that was admitted and counted.
     pub(crate) is_part: bool,
+    /// The most bytes of an attempt on other nodes.
+    pub(crate) at_once: u64,
 }
 
 impl<'a> Target<'a> {
     pub(crate) fn new(handle: Handle, class: &'a Class) -> Target<'a> {
-        Target { handle, class, time: None, is_part: false }
+        Target { handle, class, time: None, is_part: false, at_once: MAX_ATTEMPTED }
     }
 }
 

@@ -3,6 +3,7 @@
 //! for the call; threads of the [lanes](crate::lanes) wait for long payloads.
 
 use crate::calling::{CallRequest, CallRoom, encode};
+use crate::error::OperationError;
 use crate::forward::Done;
 use crate::node::Node;
 use crate::qos::{CallTurn, Class};
@@ -83,6 +84,10 @@ impl<F: Fabric> Passage<F> {
         self.since = self.node.qos.call_goes_out(self.node.fabric.host());
         let room = self.node.rings.room_for(self.to, call.room);
         if call.request().len() >= FROM {
+            let placed = self.node.place_at_once(self.to, &self.class, call.request(), room);
+            if placed.is_some() {
+                return self.send(call, placed);
+            }
             return self.on_lane(false, move |passage, runs| passage.write(call, room, runs));
         }
         let placed = (room > 0).then(|| self.take_room(room)).flatten();
@@ -171,8 +176,15 @@ impl<F: Fabric> Passage<F> {
                 self.end(Ok(answer));
             }
             Ok(CallAnswer::InRing(length)) if length <= placed.place.room => {
-                drop(answer);
-                self.on_lane(true, move |passage, runs| passage.read(placed, length as usize, runs));
+                answer.clear();
+                answer.resize(length as usize, 0);
+                let read = self.node.read_at_once(&placed, &self.class, &mut answer);
+                match read.map(|read| read.map(|()| answer)) {
+                    Some(read) => self.end_read(placed, read),
+                    None => {
+                        self.on_lane(true, move |passage, runs| passage.read(placed, length as usize, runs));
+                    }
+                }
             }
             _ => {
                 self.node.leave_range(placed, false);
@@ -183,21 +195,26 @@ impl<F: Fabric> Passage<F> {
 
     /// Reads a long result out of the ring. Blocks.
     fn read(self, placed: Placed, length: usize, runs: bool) {
-        let (node, host) = (&self.node, self.node.fabric.host());
+        if !runs {
+            self.node.leave_range(placed, false);
+            return self.end(Err(CallError::Executed(Cause::Closed)));
+        }
         let mut result = vec![0; length];
-        let outcome = if runs {
-            let into = (&mut CallRoom::Bytes(&mut result), length);
-            let read = node.read_range(&placed, &self.class, into, self.until);
-            read.map(|()| result).map_err(|error| {
-                tracing::debug!(target: "dunlin::tier", node = node.name_of(self.to), %error, "a result was not read");
-                let is_late = host.now() >= self.until;
-                if is_late { Cause::DeadlineExceeded } else { Cause::ConnectionLost }
-            })
-        } else {
-            Err(Cause::Closed)
-        };
-        node.leave_range(placed, outcome.is_ok());
-        self.end(outcome.map_err(CallError::Executed));
+        let into = (&mut CallRoom::Bytes(&mut result), length);
+        let read = self.node.read_range(&placed, &self.class, into, self.until);
+        self.end_read(placed, read.map(|()| result));
+    }
+
+    /// A long result was read, or not.
+    fn end_read(self, placed: Placed, read: Result<Vec<u8>, OperationError>) {
+        let node = &self.node;
+        node.leave_range(placed, read.is_ok());
+        let outcome = read.map_err(|error| {
+            tracing::debug!(target: "dunlin::tier", node = node.name_of(self.to), %error, "a result was not read");
+            let is_late = node.fabric.host().now() >= self.until;
+            CallError::Executed(if is_late { Cause::DeadlineExceeded } else { Cause::ConnectionLost })
+        });
+        self.end(outcome);
     }
 
     fn end(self, outcome: Result<Vec<u8>, CallError>) {

@@ -2,7 +2,9 @@
 //! by a path, as any operation on memory. The message of the call says where it lies. The receiver copies it from there
 //! into its buffer. A long result is put into the same range, and the calling node reads it into the caller's buffer.
 
+use crate::attempt::Attempted;
 use crate::calling::{CallRequest, CallRoom};
+use crate::carriers::Carriers;
 use crate::error::{OperationError, RequestError};
 use crate::item::{Item, Transfer};
 use crate::node::{Node, State};
@@ -28,6 +30,9 @@ pub(crate) const TRY_AGAIN: Nanos = 10_000_000;
 const AT_END: Nanos = 100_000_000;
 /// The share of one long result in the length that is expected of the next one, 1 / `RESULTS`, if it is shorter.
 const RESULTS: usize = 16;
+/// The longest payload of a call of a process that is moved at once where the initiator copies: to hand it to another
+/// thread takes longer.
+const AT_ONCE: u64 = 64 << 10;
 /// Bytes that are copied with the lock held.
 const COPY_AT_ONCE: usize = 64 << 10;
 
@@ -182,6 +187,74 @@ impl<F: Fabric> Node<F> {
                 self.leave_range(placed, false);
                 self.rings.count_message(to);
                 None
+            }
+        }
+    }
+
+    /// As [`place_call`](Node::place_call), for a long request, if nothing has to be waited for. Does not block.
+    pub(crate) fn place_at_once(
+        &self,
+        to: NodeId,
+        class: &Class,
+        request: &[u8],
+        room: usize,
+    ) -> Option<Placed> {
+        let length = request.len();
+        if !self.may_move_at_once(length) {
+            return None;
+        }
+        let taken = {
+            let ring = &mut self.rings.to(to).ring;
+            ring.take(length.max(room) as u64).or_else(|| ring.take(length as u64))?
+        };
+        let placed = Placed::new(to, taken, Some(length as u32), room);
+        let moved = self.move_at_once(&placed, class, Transfer::Write(request));
+        if let Some(Ok(())) = moved {
+            self.rings.count(to, length);
+            return Some(placed);
+        }
+        self.leave_range(placed, moved.is_none());
+        None
+    }
+
+    /// As [`read_range`](Node::read_range), if nothing has to be waited for; else `None`. Does not block.
+    pub(crate) fn read_at_once(
+        &self,
+        placed: &Placed,
+        class: &Class,
+        into: &mut [u8],
+    ) -> Option<Result<(), OperationError>> {
+        let length = into.len();
+        let moved = match self.may_move_at_once(length) {
+            true => self.move_at_once(placed, class, Transfer::Read(into)),
+            false => None,
+        };
+        if let Some(Ok(())) = moved {
+            self.rings.note_result(placed.to, length);
+            self.rings.count(placed.to, length);
+        }
+        moved
+    }
+
+    /// Elsewhere a request is under way when it is posted.
+    fn may_move_at_once(&self, length: usize) -> bool {
+        self.fabric.capabilities().initiator_copies && length as u64 <= AT_ONCE
+    }
+
+    fn move_at_once(
+        &self,
+        Placed { range, part, .. }: &Placed,
+        class: &Class,
+        transfer: Transfer<'_, F::Memory>,
+    ) -> Option<Result<(), OperationError>> {
+        let (class, mut carriers) = (class.clone().without_limit(), Carriers::new());
+        let target = Target { at_once: AT_ONCE, ..Target::new(part.handle, &class) };
+        match self.attempt(&mut carriers, target, part.id, range.offset, transfer) {
+            Attempted::Done(outcome) => Some(outcome.map(drop)),
+            Attempted::Waits => None,
+            Attempted::UnderWay(flight) => {
+                flight.abandon(self, &mut carriers);
+                Some(Err(OperationError::Busy))
             }
         }
     }
