@@ -176,14 +176,10 @@ impl<F: Fabric> Passage<F> {
                 self.end(Ok(answer));
             }
             Ok(CallAnswer::InRing(length)) if length <= placed.place.room => {
-                answer.clear();
-                answer.resize(length as usize, 0);
-                let read = self.node.read_at_once(&placed, &self.class, &mut answer);
-                match read.map(|read| read.map(|()| answer)) {
+                let length = length as usize;
+                match self.node.read_at_once(&placed, &self.class, (answer, length)) {
                     Some(read) => self.end_read(placed, read),
-                    None => {
-                        self.on_lane(true, move |passage, runs| passage.read(placed, length as usize, runs));
-                    }
+                    None => self.on_lane(true, move |passage, runs| passage.read(placed, length, runs)),
                 }
             }
             _ => {

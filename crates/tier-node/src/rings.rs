@@ -217,23 +217,25 @@ impl<F: Fabric> Node<F> {
         None
     }
 
-    /// As [`read_range`](Node::read_range), if nothing has to be waited for; else `None`. Does not block.
+    /// As [`read_range`](Node::read_range), with a result in this memory, if nothing has to be waited for; else `None`.
+    /// Does not block.
     pub(crate) fn read_at_once(
         &self,
         placed: &Placed,
         class: &Class,
-        into: &mut [u8],
-    ) -> Option<Result<(), OperationError>> {
-        let length = into.len();
-        let moved = match self.may_move_at_once(length) {
-            true => self.move_at_once(placed, class, Transfer::Read(into)),
-            false => None,
-        };
-        if let Some(Ok(())) = moved {
+        (mut into, length): (Vec<u8>, usize),
+    ) -> Option<Result<Vec<u8>, OperationError>> {
+        if !self.may_move_at_once(length) {
+            return None;
+        }
+        into.clear();
+        into.resize(length, 0);
+        let moved = self.move_at_once(placed, class, Transfer::Read(&mut into))?;
+        if moved.is_ok() {
             self.rings.note_result(placed.to, length);
             self.rings.count(placed.to, length);
         }
-        moved
+        Some(moved.map(|()| into))
     }
 
     /// Elsewhere a request is under way when it is posted.
