@@ -12,7 +12,7 @@ use dunlin_tier::process::{
 use dunlin_tier_node::{Buffer, Lmr, Peer, Priority, ProcessConfig, ProcessServer, Spec, Tier, TierConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 struct Counting;
 
@@ -23,17 +23,21 @@ thread_local! {
 
 /// Of all threads.
 static ALL: AtomicUsize = AtomicUsize::new(0);
+/// The bytes that all threads hold.
+static HELD: AtomicIsize = AtomicIsize::new(0);
 
 // SAFETY: every call goes to the system allocator unchanged; only counters are added.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
         ALL.fetch_add(1, Ordering::Relaxed);
+        HELD.fetch_add(layout.size() as isize, Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`, which is the system allocator's too.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size() as isize, Ordering::Relaxed);
         // SAFETY: as above; `pointer` came from the system allocator, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -128,8 +132,34 @@ fn processes_allocate_nothing(here: &Tier<ShmFabric>, store: &str) {
     assert!(allocations < 200, "{allocations} allocations of 12 000 operations");
 }
 
+/// Returns the bytes that a node holds for a named region of so many pieces, without handles: its record, its
+/// name, and its blocks.
+fn record_bytes(node: &Tier<ShmFabric>, pieces: u64) -> f64 {
+    const REGIONS: usize = 2000;
+    let make = |number: usize| {
+        let name = format!("application/{pieces}/{number:05}");
+        drop(node.malloc(4096 * pieces, Spec::here().named(name)).unwrap());
+    };
+    // Tables that double have room for all of them.
+    (0..48).for_each(|number| make(10_000 + number));
+    let before = HELD.load(Ordering::Relaxed);
+    (0..REGIONS).for_each(make);
+    (HELD.load(Ordering::Relaxed) - before) as f64 / REGIONS as f64
+}
+
+fn records_are_small() {
+    let peer = Peer::named(Scheme::Shm, &format!("records-{}", std::process::id())).unwrap();
+    let config =
+        TierConfig { memory: 512 << 20, piece: 4096, ..TierConfig::new(vec![peer.clone()], &peer.name) };
+    let node = Tier::within(&ShmFabric::new(ShmConfig::default()).unwrap(), config).unwrap();
+    let [one, many] = [1, 17].map(|pieces| record_bytes(&node, pieces));
+    let of_piece = (many - one) / 16.0;
+    assert!(one < 850.0 && of_piece < 16.0, "{one} bytes for a region, {of_piece} for a further piece");
+}
+
 #[test]
 fn operations_allocate_nothing() {
+    records_are_small();
     let peer =
         |name: &str| Peer::named(Scheme::Shm, &format!("alloc-{}-{name}", std::process::id())).unwrap();
     let nodes = vec![peer("a"), peer("b")];
