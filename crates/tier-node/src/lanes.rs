@@ -106,8 +106,8 @@ impl<H: Host> Lane<H> {
         };
         self.changed.raise();
         jobs.into_iter().for_each(|job| job(false));
-        // A thread that has dropped the last user of its node does not wait for itself. Those of a simulator are one thread,
-        // and go on to the end of what they do.
+        // A thread that has dropped the last user of its node does not wait for itself. Tasks of a
+        // simulator share a thread: each ends after its job.
         if !own {
             threads.into_iter().for_each(Task::join);
         }

@@ -92,8 +92,8 @@ impl Rings {
         }
     }
 
-    /// Returns the room that a call takes for its result, if its caller has so many bytes and does not say how many it
-    /// expects: about as many as the last long results had. 0 if no result was long, or the room is short.
+    /// Returns the bytes of the ring that a call takes for its result: about the length of the last long results, and at
+    /// most `room`, the memory of the caller. 0 if no result was long, or the room is short.
     pub(crate) fn room_for(&self, node: NodeId, room: usize) -> usize {
         if room < FROM {
             return 0;

@@ -132,8 +132,8 @@ fn processes_allocate_nothing(here: &Tier<ShmFabric>, store: &str) {
     assert!(allocations < 200, "{allocations} allocations of 12 000 operations");
 }
 
-/// Returns the bytes that a node holds for a named region of so many pieces, without handles: its record, its
-/// name, and its blocks.
+/// Returns the bytes that a node holds for a named region of `pieces` pieces without handles: record, name and
+/// blocks.
 fn record_bytes(node: &Tier<ShmFabric>, pieces: u64) -> f64 {
     const REGIONS: usize = 2000;
     let make = |number: usize| {
