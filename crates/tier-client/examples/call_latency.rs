@@ -1,6 +1,6 @@
 //! The price of calls through nodes, beside calls of the engine between the same processes, for requests and results
-//! of one length: the time of one call, and the rate with 32 in flight; and the processor time and the changes between threads that a call
-//! costs all four processes. Two nodes on shared memory, each in a process of its own; the servers are in a third
+//! of one length: the time of one call, and the rate with 32 in flight; and the processor time and the changes between
+//! threads that a call costs all four processes. Two nodes on shared memory, each in a process of its own; the servers are in a third
 //! process, and this one calls.
 //!
 //! `cargo run --release -p dunlin-tier-client --example call_latency [BYTES]`, 32 by default

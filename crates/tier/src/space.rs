@@ -267,7 +267,7 @@ impl Space {
         })
     }
 
-    /// Returns a dirty block to be zeroed by the caller, the oldest first, or a part of at most [`CLEANED_AT_ONCE`] bytes.
+    /// Returns a dirty block to be zeroed by the caller, the oldest first, or a part of at most 4 MiB.
     /// No other caller gets it.
     pub fn next_dirty(&mut self) -> Option<Block> {
         let mut block = self.dirty.pop_front()?;
