@@ -33,10 +33,19 @@ enum Fence {
     Done,
 }
 
-/// Fences that were asked for, by mapper and by the region that is being freed.
+/// The connections of a node that a fence concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    /// All that it has when the fence is asked for, since this region is freed.
+    All(LmrId),
+    /// Those of other lives of it than this one.
+    Others(u64),
+}
+
+/// Fences that were asked for, by mapper.
 #[derive(Debug)]
 pub(crate) struct Fencing<S> {
-    asked: Mutex<BTreeMap<(NodeId, LmrId), Fence>>,
+    asked: Mutex<BTreeMap<(NodeId, Whose), Fence>>,
     pub(crate) signal: S,
 }
 
@@ -45,18 +54,28 @@ impl<S: Signal> Fencing<S> {
         Fencing { asked: Mutex::default(), signal }
     }
 
-    fn asked(&self) -> MutexGuard<'_, BTreeMap<(NodeId, LmrId), Fence>> {
+    fn asked(&self) -> MutexGuard<'_, BTreeMap<(NodeId, Whose), Fence>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for a fence of the connections that `mapper` has now; returns whether it is complete. Repetitions for one
     /// region are one fence.
     pub(crate) fn ask(&self, mapper: NodeId, id: LmrId) -> bool {
+        self.ask_for((mapper, Whose::All(id)))
+    }
+
+    /// Asks for the end of the connections that other lives of `mapper` than `life` have; returns whether nothing arrives
+    /// over them any more.
+    pub(crate) fn end_other_lives(&self, mapper: NodeId, life: u64) -> bool {
+        self.ask_for((mapper, Whose::Others(life)))
+    }
+
+    fn ask_for(&self, wanted: (NodeId, Whose)) -> bool {
         let mut asked = self.asked();
-        if asked.len() >= MAX_FENCES && !asked.contains_key(&(mapper, id)) {
+        if asked.len() >= MAX_FENCES && !asked.contains_key(&wanted) {
             return false;
         }
-        let fence = *asked.entry((mapper, id)).or_insert(Fence::Asked);
+        let fence = *asked.entry(wanted).or_insert(Fence::Asked);
         drop(asked);
         if fence != Fence::Done {
             self.signal.raise();
@@ -66,7 +85,12 @@ impl<S: Signal> Fencing<S> {
 
     /// Forgets the fences of a region whose memory is taken back.
     pub(crate) fn forget(&self, id: LmrId) {
-        self.asked().retain(|(_, fenced_for), _| *fenced_for != id);
+        self.asked().retain(|(_, whose), _| *whose != Whose::All(id));
+    }
+
+    /// Forgets the fences of other lives.
+    pub(crate) fn forget_lives(&self) {
+        self.asked().retain(|(_, whose), _| matches!(whose, Whose::All(_)));
     }
 }
 
@@ -85,8 +109,18 @@ struct Session<F: Fabric> {
     until: Nanos,
     /// The node and its path, and the queue pair, after the first message.
     end: Option<(NodeId, u16, QueuePairId)>,
-    /// The life of the node.
+    /// The life of the node in its view.
     incarnation: Epoch,
+    /// The number of the node's process.
+    life: u64,
+}
+
+/// A connection of a node that was cut off, whose process may still be at a copy.
+struct Draining<L> {
+    node: NodeId,
+    path: u16,
+    life: u64,
+    link: L,
 }
 
 pub(crate) struct Acceptor<F: Fabric> {
@@ -98,7 +132,7 @@ pub(crate) struct Acceptor<F: Fabric> {
     /// Processes of paths to an earlier life of this node: they may still be at a copy.
     earlier: BTreeMap<(NodeId, u16), Life>,
     /// Connections of fenced nodes whose processes may still be at a copy.
-    draining: Vec<(NodeId, u16, F::Link)>,
+    draining: Vec<Draining<F::Link>>,
     /// The view whose dead nodes have no connections any more.
     swept: Epoch,
 }
@@ -142,9 +176,8 @@ impl<F: Fabric> Acceptor<F> {
                 }
                 next += 1;
                 let (until, end) = (now.saturating_add(HANDSHAKE), None);
-                let (link_of, incarnation) = (link.clone(), Epoch::default());
-                self.sessions
-                    .insert(next, Session { link: link_of, stage: Stage::Hello, until, end, incarnation });
+                let (link_of, stage, incarnation, life) = (link.clone(), Stage::Hello, Epoch::default(), 0);
+                self.sessions.insert(next, Session { link: link_of, stage, until, end, incarnation, life });
                 link.subscribe(Subscription { signal: signal.clone(), mark: ready.mark(next) });
             }
             for number in ready.take() {
@@ -224,10 +257,10 @@ impl<F: Fabric> Acceptor<F> {
         };
         let old = self.sessions.iter().find(|(_, session)| same(session.end)).map(|(number, _)| *number);
         old.into_iter().for_each(|old| self.end(old));
-        self.draining.retain(|(node, path, link)| {
-            let replaced = (*node, *path) == (hello.node, hello.path);
+        self.draining.retain(|old| {
+            let replaced = (old.node, old.path) == (hello.node, hello.path);
             if replaced {
-                link.close();
+                old.link.close();
             }
             !replaced
         });
@@ -256,6 +289,7 @@ impl<F: Fabric> Acceptor<F> {
         let queue_pair = self.domain.create_queue_pair(&queue_pair_config(self.completions))?;
         session.end = Some((hello.node, hello.path, queue_pair));
         session.incarnation = hello.incarnation;
+        session.life = hello.life;
         session.stage = Stage::Endpoint;
         session.until = now.saturating_add(HANDSHAKE);
         let endpoint = self.domain.endpoint(queue_pair, &session.link)?;
@@ -273,16 +307,19 @@ impl<F: Fabric> Acceptor<F> {
         Ok(())
     }
 
-    /// Carrier out the fences that were asked for.
+    /// Carries out the fences that were asked for.
     ///
     /// On a fabric whose initiator copies, a destroyed queue pair does not stop a copy that has begun: such a fence is
     /// complete when the fenced process has ended, or has connected the path again.
     fn fence(&mut self) {
         let node = Arc::clone(&self.node);
         let mut asked = node.fencing.asked();
-        for (&(mapper, _), fence) in asked.iter_mut() {
+        for (&(mapper, whose), fence) in asked.iter_mut() {
             if *fence == Fence::Asked {
-                self.cut_off(mapper);
+                match whose {
+                    Whose::All(_) => self.cut_off(mapper),
+                    Whose::Others(life) => self.destroy(self.sessions_of(mapper, |of| of != life)),
+                }
                 *fence = Fence::Draining;
             }
         }
@@ -290,10 +327,10 @@ impl<F: Fabric> Acceptor<F> {
             return;
         }
         let mut ended = Vec::new();
-        self.draining.retain(|(node, path, link)| {
-            let is_alive = link.is_alive();
+        self.draining.retain(|old| {
+            let is_alive = old.link.is_alive();
             if !is_alive {
-                ended.push((*node, *path));
+                ended.push((old.node, old.path));
             }
             is_alive
         });
@@ -305,8 +342,12 @@ impl<F: Fabric> Acceptor<F> {
             lives
         });
         ended.into_iter().for_each(|path| self.note_path(path, None));
-        for (&(mapper, _), fence) in asked.iter_mut() {
-            let drains = self.draining.iter().map(|(node, ..)| *node);
+        for (&(mapper, whose), fence) in asked.iter_mut() {
+            let concerns = |old: &&Draining<F::Link>| match whose {
+                Whose::All(_) => true,
+                Whose::Others(life) => old.life != life,
+            };
+            let drains = self.draining.iter().filter(concerns).map(|old| old.node);
             let mut drains = drains.chain(self.earlier.keys().map(|(node, _)| *node));
             if *fence == Fence::Draining && drains.all(|draining| draining != mapper) {
                 *fence = Fence::Done;
@@ -347,10 +388,15 @@ impl<F: Fabric> Acceptor<F> {
     fn cut_off(&mut self, mapper: NodeId) {
         self.node.state().count_fence(mapper);
         tracing::warn!(target: "dunlin::tier", node = %mapper, "a node is fenced: it may use memory that is taken back");
-        let of_mapper = |session: &Session<F>| session.end.is_some_and(|(node, _, _)| node == mapper);
-        let numbers: Vec<u64> =
-            self.sessions.iter().filter(|(_, one)| of_mapper(one)).map(|(number, _)| *number).collect();
-        self.destroy(numbers);
+        self.destroy(self.sessions_of(mapper, |_| true));
+    }
+
+    /// Returns the connections of lives of a node.
+    fn sessions_of(&self, mapper: NodeId, is_life: impl Fn(u64) -> bool) -> Vec<u64> {
+        let is_theirs = |session: &Session<F>| {
+            session.end.is_some_and(|(node, _, _)| node == mapper) && is_life(session.life)
+        };
+        self.sessions.iter().filter(|(_, one)| is_theirs(one)).map(|(number, _)| *number).collect()
     }
 
     /// Destroys queue pairs. Where the initiator copies, their links stay until nobody is at a copy any more.
@@ -364,7 +410,7 @@ impl<F: Fabric> Acceptor<F> {
             let Some(session) = self.sessions.remove(&number) else { continue };
             if let Some((node, path, queue_pair)) = session.end {
                 let _ = self.domain.destroy_queue_pair(queue_pair);
-                self.draining.push((node, path, session.link));
+                self.draining.push(Draining { node, path, life: session.life, link: session.link });
             }
         }
     }

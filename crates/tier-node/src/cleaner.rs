@@ -34,6 +34,8 @@ pub(crate) struct Todo {
     pub(crate) owners: Vec<Word>,
     /// Nodes of which a life has ended.
     pub(crate) ended: BTreeSet<NodeId>,
+    /// In a fixed list, nodes that have names of regions whose records this node keeps.
+    pub(crate) homes: BTreeSet<NodeId>,
     /// Regions whose names others have, each with the view in which its home said so.
     pub(crate) nameless: BTreeMap<LmrId, Epoch>,
     /// A region waits for operations of this node, of which some may be on paths that nobody uses.
@@ -171,7 +173,8 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
     while !node.is_over() {
         let seen = node.cleaner.seen();
         let todo = std::mem::take(&mut *node.todo());
-        let Todo { unmapped, frees: more, left, records, owners, ended, nameless, settles_paths } = todo;
+        let Todo { unmapped, frees: more, left, records, owners, ended, homes, nameless, settles_paths } =
+            todo;
         if settles_paths {
             node.settle_paths(host.now().saturating_add(ATTEMPT));
         }
@@ -194,6 +197,7 @@ pub(crate) fn run<F: Fabric>(node: &Arc<Node<F>>) {
         let leases = end_leases(node);
         orphans.ended(ended, now, node.orphan_time());
         orphans.nameless(nameless, now);
+        orphans.homes(homes);
         let searches = orphans.look(node);
         let settles = node.state().settle(host.now());
         while !node.is_over() && node.clean_one() {}

@@ -40,7 +40,8 @@ impl<F: Fabric> Connection<F> {
         }
         let incarnation = current.own.as_ref().map(|own| own.incarnation).unwrap_or_default();
         let link = node.fabric.dial(&peer.memory, until)?;
-        let hello = Hello { node: node.me, path, token: node.config.token.clone(), incarnation };
+        let (token, life) = (node.config.token.clone(), node.incarnation);
+        let hello = Hello { node: node.me, path, token, incarnation, life };
         link.send(&hello.encode())?;
         let offer = Offer::parse(&link.receive(until)?).map_err(ConnectError::Offer)?;
         let queue_pair = domain.create_queue_pair(&queue_pair_config(completions))?;

@@ -5,10 +5,7 @@ use dunlin_fabric::{Endpoint, RegionKey};
 use dunlin_tier::{Epoch, NodeId};
 
 const MAGIC: [u8; 8] = *b"dunlinTM";
-const VERSION: u16 = 5;
-/// The version of a first message that says which life of the node sends it. A node of a fixed list has one life only, as
-/// far as the list says.
-const VERSION_WITH_LIFE: u16 = 6;
+const VERSION: u16 = 7;
 
 /// The first message, from the node that will post operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,19 +16,18 @@ pub(crate) struct Hello {
     pub(crate) token: Vec<u8>,
     /// The node's incarnation in its view; the default with a fixed list.
     pub(crate) incarnation: Epoch,
+    /// A random number of the node's process.
+    pub(crate) life: u64,
 }
 
 impl Hello {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        let Epoch { number, directory } = self.incarnation;
-        let has_life = self.incarnation != Epoch::default();
-        let version = if has_life { VERSION_WITH_LIFE } else { VERSION };
-        for number in [version, self.node.0, self.path, self.token.len() as u16] {
+        for number in [VERSION, self.node.0, self.path, self.token.len() as u16] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        if has_life {
-            [number, directory].iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+        for number in [self.incarnation.number, self.incarnation.directory, self.life] {
+            bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(&self.token);
         bytes
@@ -39,33 +35,30 @@ impl Hello {
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Hello, &'static str> {
         let (head, rest) = bytes.split_first_chunk::<16>().ok_or("too short")?;
+        check_version(head)?;
         let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        let (incarnation, token) = if version_of(head)? == VERSION_WITH_LIFE {
-            let (life, token) = rest.split_first_chunk::<16>().ok_or("too short")?;
-            let [number, directory] = [0, 8].map(|at| {
-                let mut eight = [0; 8];
-                eight.copy_from_slice(&life[at..at + 8]);
-                u64::from_le_bytes(eight)
-            });
-            (Epoch { number, directory }, token)
-        } else {
-            (Epoch::default(), rest)
-        };
+        let (lives, token) = rest.split_first_chunk::<24>().ok_or("too short")?;
+        let [number_of_view, directory, life] = [0, 8, 16].map(|at| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(&lives[at..at + 8]);
+            u64::from_le_bytes(eight)
+        });
         if token.len() != usize::from(number(14)) {
             return Err("not as long as it says");
         }
-        Ok(Hello { node: NodeId(number(10)), path: number(12), token: token.to_vec(), incarnation })
+        let incarnation = Epoch { number: number_of_view, directory };
+        Ok(Hello { node: NodeId(number(10)), path: number(12), token: token.to_vec(), incarnation, life })
     }
 }
 
-fn version_of(head: &[u8; 16]) -> Result<u16, &'static str> {
+fn check_version(head: &[u8; 16]) -> Result<(), &'static str> {
     if head[..8] != MAGIC {
         return Err("not the handshake of a path");
     }
-    match u16::from_le_bytes([head[8], head[9]]) {
-        version @ (VERSION | VERSION_WITH_LIFE) => Ok(version),
-        _ => Err("another version"),
+    if u16::from_le_bytes([head[8], head[9]]) != VERSION {
+        return Err("another version");
     }
+    Ok(())
 }
 
 /// The answer of the node that stores memory. The poster answers with its own endpoint, and the storing node with an
@@ -109,9 +102,7 @@ impl Offer {
 
     pub(crate) fn parse(bytes: &[u8]) -> Result<Offer, &'static str> {
         let (head, rest) = bytes.split_first_chunk::<16>().ok_or("too short")?;
-        if version_of(head)? != VERSION {
-            return Err("another version");
-        }
+        check_version(head)?;
         let count = usize::from(u16::from_le_bytes([head[10], head[11]])) + 1;
         if count > MAX_EXTENTS {
             return Err("more extents than a node has");
@@ -150,11 +141,11 @@ mod tests {
             node in any::<u16>(), path in any::<u16>(), token in prop::collection::vec(any::<u8>(), 0..255),
             numbers in any::<[u64; 2]>(), endpoint in prop::collection::vec(any::<u8>(), 0..256),
             extents in prop::collection::vec(any::<[u64; 3]>(), 1..=MAX_EXTENTS),
-            cut in any::<prop::sample::Index>(), life in any::<[u64; 2]>(), has_life in any::<bool>(), noise in prop::collection::vec(any::<u8>(), 0..100),
+            cut in any::<prop::sample::Index>(), life in any::<[u64; 3]>(), noise in prop::collection::vec(any::<u8>(), 0..100),
         ) {
-            let [number, directory] = life;
-            let incarnation = if has_life { Epoch { number, directory } } else { Epoch::default() };
-            let hello = Hello { node: NodeId(node), path, token, incarnation };
+            let [number, directory, life] = life;
+            let incarnation = Epoch { number, directory };
+            let hello = Hello { node: NodeId(node), path, token, incarnation, life };
             let bytes = hello.encode();
             prop_assert_eq!(Hello::parse(&bytes), Ok(hello));
             prop_assert!(Hello::parse(&bytes[..cut.index(bytes.len())]).is_err());

@@ -80,6 +80,19 @@ impl<F: Fabric> Node<F> {
         self.cleaner.raise();
     }
 
+    /// A region moves, as its record here says. In a fixed list, nobody says that the keeper that moves it has lost the record:
+    /// another one asks.
+    pub(crate) fn ask_for_end_of_move(&self, id: LmrId) {
+        let (keepers, version) = {
+            let directory = &self.state().directory;
+            (directory.keepers(id), directory.version(id))
+        };
+        let is_others = keepers.is_some_and(|keepers| keepers.first() != self.me);
+        if is_others && !self.roster.is_dynamic {
+            self.settle_later(version.map(|(first, _)| first));
+        }
+    }
+
     fn lose_keeper(&self, id: LmrId, gone: NodeId) {
         let now = self.fabric.host().now();
         let lost = self.state().directory.lose_keeper(id, gone, now);
@@ -184,7 +197,18 @@ impl<F: Fabric> Node<F> {
         // It is forgotten, or another node's to tell.
         let Some((standing, keepers)) = known else { return Ok(()) };
         if standing == Standing::Settled && keepers.first() != self.me {
-            return Ok(());
+            if self.roster.is_dynamic || !self.state().directory.is_moving(id) {
+                return Ok(());
+            }
+            return match self.ask(keepers.first(), Request::Exists { id }, self.soon()) {
+                Ok(Reply::Flag(true)) => Ok(()),
+                // It has restarted without its records, and nobody ends the move.
+                Ok(Reply::Flag(false)) => {
+                    self.lose_keeper(id, keepers.first());
+                    Ok(())
+                }
+                _ => Err(keepers.first()),
+            };
         }
         match self.tell_keepers(id) {
             AllTold::Yes(version) => {
@@ -364,6 +388,7 @@ impl<F: Fabric> Node<F> {
     fn tell_home(&self, name: &Name, id: LmrId) -> Result<(), RequestError> {
         let known = self.state().directory.version(id);
         let Some((id, _)) = known else { return Ok(()) };
+        self.note_home(name);
         let until = self.soon();
         loop {
             let mut sent = Epoch::default();

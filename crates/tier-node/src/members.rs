@@ -257,8 +257,17 @@ impl<F: Fabric> Node<F> {
         Err(Refusal::Rehoming { epoch: current.view.epoch.number })
     }
 
+    /// Notes the home of a name of one of this node's records: in a fixed list, no view says that it has begun again.
+    pub(crate) fn note_home(&self, name: &Name) {
+        if !self.roster.is_dynamic
+            && let Some(home) = self.roster.home(name).filter(|home| *home != self.me)
+        {
+            self.todo().homes.insert(home);
+        }
+    }
+
     /// Tells a home the names of this node's records that it keeps in a view; returns whether it has taken all of them.
-    fn report_names_to(&self, current: &Current, home: NodeId) -> bool {
+    pub(crate) fn report_names_to(&self, current: &Current, home: NodeId) -> bool {
         let epoch = current.view.epoch;
         let mut from = Some(0);
         while let Some(at) = from {

@@ -332,7 +332,11 @@ impl<F: Fabric> Node<F> {
                 Reply::Done
             }
             Request::Map { id, wanted, mapper, principal } if is_node(mapper) => {
-                Reply::Mapped(self.state().directory.map(id, &principal, wanted, mapper)?)
+                let mapped = self.state().directory.map(id, &principal, wanted, mapper);
+                if matches!(mapped, Err(RecordError::Moving)) {
+                    self.ask_for_end_of_move(id);
+                }
+                Reply::Mapped(mapped?)
             }
             Request::Unmap { id, mapper } => {
                 if self.state().directory.unmap(id, mapper) {
@@ -426,7 +430,9 @@ impl<F: Fabric> Node<F> {
                 Reply::Done
             }
             Request::Stores { epoch, owner } => return self.has_memory_of(epoch, owner),
-            Request::Known { epoch, by_handle, ids } => return self.known(epoch, by_handle, &ids),
+            Request::Known { epoch, by_handle, stops, ids } => {
+                return self.known(epoch, [by_handle, stops], &ids);
+            }
             Request::Serves { service } => Reply::Flag(self.services.serves(&service)),
             Request::List { principal, from } => Reply::Listed(self.state().directory.list(&principal, from)),
             Request::Rehome { node, epoch, names, is_last } if is_node(node) => {

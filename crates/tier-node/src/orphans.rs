@@ -1,9 +1,11 @@
 //! Memory of regions that nobody knows any more: all keepers of their records have ended, and no node has a handle. LITE does
-//! not say what becomes of such memory. A store asks all nodes that live, and takes it back. Only where views say which
-//! nodes live: in a fixed list, a node that does not answer may know the region.
+//! not say what becomes of such memory. A store asks all nodes that live, and takes it back; in a
+//! [fixed list](fixed_list), which does not say which nodes live, it asks all of them.
 //!
 //! A keeper that was only taken for dead comes back, and asks the stores about its records before anybody maps them
 //! ([`agree_on`](crate::keepers)): a view with that keeper and a release of its memory exclude each other.
+
+mod fixed_list;
 
 use crate::node::{Node, SETTLE};
 use dunlin_fabric::{Fabric, Host, Nanos, nanos};
@@ -26,8 +28,22 @@ pub(crate) struct Orphans {
     /// Regions of this node's records that have lost their names to others, each with the view that said so: two nodes gave
     /// one name away while they did not hear of each other. Such a region ends with its last handle.
     nameless: BTreeMap<LmrId, Epoch>,
+    /// In a fixed list, the last known processes of nodes that have memory here or are homes: the number of each, and the
+    /// searches that have met it, up to two.
+    lives: BTreeMap<NodeId, (u64, u8)>,
+    /// In a fixed list, the homes of names of this node's records.
+    homes: BTreeSet<NodeId>,
+    /// They include those of records of an earlier life.
+    knows_homes: bool,
     /// The time of the next search.
     due: Nanos,
+}
+
+/// The question to a node: [`Request::Known`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Which {
+    by_handle: bool,
+    stops: bool,
 }
 
 /// The outcome of a search.
@@ -42,7 +58,15 @@ enum Search {
 
 impl Orphans {
     pub(crate) fn new() -> Self {
-        Orphans { ended: BTreeMap::new(), fence: None, nameless: BTreeMap::new(), due: Nanos::MAX }
+        Orphans {
+            ended: BTreeMap::new(),
+            fence: None,
+            nameless: BTreeMap::new(),
+            lives: BTreeMap::new(),
+            homes: BTreeSet::new(),
+            knows_homes: false,
+            due: Nanos::MAX,
+        }
     }
 
     /// Notes that lives of nodes have ended.
@@ -63,21 +87,23 @@ impl Orphans {
 
     /// Searches when the time has come; returns the time of the next search.
     pub(crate) fn look<F: Fabric>(&mut self, node: &Node<F>) -> Nanos {
-        let now = node.fabric.host().now();
+        let (now, after) = (node.fabric.host().now(), node.orphan_time());
+        if !node.roster.is_dynamic && self.due == Nanos::MAX {
+            self.due = now.saturating_add(after);
+        }
         if now < self.due {
             return self.due;
         }
-        let after = node.orphan_time();
+        if !node.roster.is_dynamic {
+            return self.look_in_list(node, now, after);
+        }
         let search = self.search(node, now, after);
         if !matches!(search, Search::Unfinished) {
             self.end_fence(node);
         }
         let waits = !self.end_nameless(node);
         let due = match search {
-            Search::Done => {
-                self.ended.retain(|_, ended| now.saturating_sub(*ended) < after);
-                self.ended.values().min().map_or(Nanos::MAX, |ended| ended.saturating_add(after))
-            }
+            Search::Done => self.next_end(now, after),
             Search::Later => now.saturating_add(after),
             Search::Unfinished => now.saturating_add(AGAIN),
         };
@@ -94,14 +120,12 @@ impl Orphans {
         let first: Vec<LmrId> = self.nameless.keys().copied().take(IDS_AT_ONCE).collect();
         let mut unused: BTreeSet<LmrId> = first.iter().copied().collect();
         for member in current.view.alive() {
-            let ids = unused.iter().copied().collect::<Vec<_>>();
-            if ids.is_empty() {
+            if unused.is_empty() {
                 break;
             }
-            let until = node.fabric.host().now().saturating_add(ASK);
-            match node.ask(member.node, Request::Known { epoch, by_handle: true, ids }, until) {
-                Ok(Reply::Known(used)) => used.iter().for_each(|id| _ = unused.remove(id)),
-                _ => return false,
+            let which = Which { by_handle: true, stops: false };
+            if node.ask_known(member.node, (epoch, which), &mut unused).is_none() {
+                return false;
             }
         }
         for id in unused {
@@ -130,8 +154,7 @@ impl Orphans {
             return Search::Unfinished;
         }
         let epoch = current.view.epoch;
-        let is_old = |(of, ended): (&NodeId, &Nanos)| (now.saturating_sub(*ended) >= after).then_some(*of);
-        let gone: BTreeSet<NodeId> = self.ended.iter().filter_map(is_old).collect();
+        let gone = self.gone(now, after);
         let (mut last, mut known_to_others) = (None, false);
         loop {
             let found = node.state().space.lent_regions(|id| gone.contains(&id.node), last, IDS_AT_ONCE);
@@ -150,12 +173,8 @@ impl Orphans {
             let mut unknown: BTreeSet<LmrId> = found.into_iter().map(|(id, _)| id).collect();
             let asked = unknown.len();
             for member in current.view.alive() {
-                let ids = unknown.iter().copied().collect();
-                let until = node.fabric.host().now().saturating_add(ASK);
-                let request = Request::Known { epoch, by_handle: false, ids };
-                match node.ask(member.node, request, until) {
-                    Ok(Reply::Known(known)) => known.iter().for_each(|id| _ = unknown.remove(id)),
-                    _ => return Search::Unfinished,
+                if node.ask_known(member.node, (epoch, Which::default()), &mut unknown).is_none() {
+                    return Search::Unfinished;
                 }
                 if unknown.is_empty() {
                     break;
@@ -167,6 +186,18 @@ impl Orphans {
             }
         }
         if known_to_others || self.ended.len() > gone.len() { Search::Later } else { Search::Done }
+    }
+
+    /// Returns the nodes of which a life has ended for so long.
+    fn gone(&self, now: Nanos, after: Nanos) -> BTreeSet<NodeId> {
+        let is_old = |(of, ended): (&NodeId, &Nanos)| (now.saturating_sub(*ended) >= after).then_some(*of);
+        self.ended.iter().filter_map(is_old).collect()
+    }
+
+    /// Returns the time of the next search after one that has found nothing more to take back.
+    fn next_end(&mut self, now: Nanos, after: Nanos) -> Nanos {
+        self.ended.retain(|_, ended| now.saturating_sub(*ended) < after);
+        self.ended.values().min().map_or(Nanos::MAX, |ended| ended.saturating_add(after))
     }
 
     /// Returns the id of the fences in a view; `None` without room for one.
@@ -208,12 +239,38 @@ impl<F: Fabric> Node<F> {
             tracing::warn!(target: "dunlin::tier", node = %id.node, slot = id.slot, "memory of a region that no node knows is taken back");
             state.settle_later(due, *id);
         }
+        drop(state);
+        ids.iter().for_each(|id| self.fencing.forget(*id));
         true
     }
 
+    /// Asks a node which of these regions it knows, and leaves the others; returns the number of its process. `None` if it
+    /// does not say.
+    fn ask_known(
+        &self,
+        to: NodeId,
+        (epoch, Which { by_handle, stops }): (Epoch, Which),
+        unknown: &mut BTreeSet<LmrId>,
+    ) -> Option<u64> {
+        let until = self.fabric.host().now().saturating_add(ASK);
+        let ids = unknown.iter().copied().collect();
+        match self.ask(to, Request::Known { epoch, by_handle, stops, ids }, until) {
+            Ok(Reply::KnownIn { life, ids }) => {
+                ids.iter().for_each(|id| _ = unknown.remove(id));
+                Some(life)
+            }
+            _ => None,
+        }
+    }
+
     /// Answers a store: the regions that this node knows.
-    pub(crate) fn known(&self, epoch: Epoch, by_handle: bool, ids: &[LmrId]) -> Result<Reply, Refusal> {
-        let state = self.state();
+    pub(crate) fn known(
+        &self,
+        epoch: Epoch,
+        [by_handle, stops]: [bool; 2],
+        ids: &[LmrId],
+    ) -> Result<Reply, Refusal> {
+        let mut state = self.state();
         let own = self.roster.get().view.epoch;
         if epoch != own {
             drop(state);
@@ -221,7 +278,11 @@ impl<F: Fabric> Node<F> {
             return Err(Refusal::Rehoming { epoch: own.number });
         }
         let knows = |id: &LmrId| state.handles.has(*id) || (!by_handle && state.directory.exists(*id));
-        Ok(Reply::Known(ids.iter().copied().filter(knows).collect()))
+        let (known, unknown): (Vec<LmrId>, Vec<LmrId>) = ids.iter().copied().partition(knows);
+        if stops {
+            unknown.into_iter().for_each(|id| _ = state.handles.stop(id, false));
+        }
+        Ok(Reply::KnownIn { life: self.incarnation, ids: known })
     }
 
     /// Answers a keeper that has come back: whether this node has memory of a region, and keeps it.

@@ -177,6 +177,7 @@ impl<F: Fabric> Node<F> {
                     sent = epoch;
                     Request::Claim { name: name.clone(), id, epoch }
                 };
+                node.note_home(name);
                 node.ask_home(name, request, until)?;
                 node.state().directory.named(id);
                 // If the view has changed since, nobody may have told the next home: its names were read before.

@@ -92,13 +92,16 @@ pub enum Request {
         /// The region.
         owner: LmrId,
     },
-    /// To any node: which of these regions has it a handle on, or a record of? Answer: [`Reply::Known`], or a refusal if its
-    /// view is another one.
+    /// To any node: which of these regions has it a handle on, or a record of? Answer: [`Reply::KnownIn`], or a refusal if
+    /// its view is another one.
     Known {
         /// The view of the sender.
         epoch: Epoch,
         /// Records do not count.
         by_handle: bool,
+        /// Regions that the node does not know are [stopped](Request::Stop) there: an answer to a map request that is under
+        /// way gives no handle on them.
+        stops: bool,
         /// The regions, at most [`IDS_AT_ONCE`].
         ids: Vec<LmrId>,
     },
@@ -386,8 +389,15 @@ pub enum Refusal {
 pub enum Reply {
     /// It is done.
     Done,
-    /// Regions: [`Request::Known`], and [`Request::Rehome`] of which some have lost their names to others.
+    /// Regions that have lost their names to others: [`Request::Rehome`].
     Known(Vec<LmrId>),
+    /// Regions that a node knows, and the random number of its process: [`Request::Known`].
+    KnownIn {
+        /// The number of the process.
+        life: u64,
+        /// The regions.
+        ids: Vec<LmrId>,
+    },
     /// Yes or no: [`Request::Exists`], [`Request::Stop`] and [`Request::Restrict`] (drained), [`Request::Fence`]
     /// (fenced), [`Request::Serves`], [`Request::Rehome`] (taken).
     Flag(bool),
@@ -495,8 +505,8 @@ impl Request {
             }
             Request::Serves { service } => Writer::new(18).text(service.as_bytes()),
             Request::Stores { epoch, owner } => Writer::new(33).epoch(*epoch).id(*owner),
-            Request::Known { epoch, by_handle, ids } => {
-                Writer::new(34).epoch(*epoch).u8(u8::from(*by_handle)).ids(ids)
+            Request::Known { epoch, by_handle, stops, ids } => {
+                Writer::new(34).epoch(*epoch).u8(u8::from(*by_handle)).u8(u8::from(*stops)).ids(ids)
             }
             Request::Rehome { node, epoch, names, is_last } => {
                 let mut writer = Writer::new(19).u16(node.0).epoch(*epoch).u8(u8::from(*is_last));
@@ -585,8 +595,8 @@ impl Request {
             18 => Request::Serves { service: reader.name()? },
             33 => Request::Stores { epoch: reader.epoch()?, owner: reader.id()? },
             34 => {
-                let (epoch, by_handle) = (reader.epoch()?, reader.flag()?);
-                Request::Known { epoch, by_handle, ids: reader.ids()? }
+                let (epoch, by_handle, stops) = (reader.epoch()?, reader.flag()?, reader.flag()?);
+                Request::Known { epoch, by_handle, stops, ids: reader.ids()? }
             }
             19 => {
                 let (node, epoch, is_last) = (reader.node()?, reader.epoch()?, reader.flag()?);
@@ -627,6 +637,7 @@ impl Reply {
             }
             Reply::Record(bytes) => Writer::new(10).blob(bytes),
             Reply::Known(ids) => Writer::new(11).ids(ids),
+            Reply::KnownIn { life, ids } => Writer::new(12).u64(*life).ids(ids),
             Reply::Old(value) => Writer::new(3).u64(*value),
             Reply::Allocated(layout) => Writer::new(4).layout(layout),
             Reply::Mapped(mapping) => {
@@ -685,6 +696,7 @@ impl Reply {
             }
             10 => Reply::Record(reader.blob()?.to_vec()),
             11 => Reply::Known(reader.ids()?),
+            12 => Reply::KnownIn { life: reader.u64()?, ids: reader.ids()? },
             3 => Reply::Old(reader.u64()?),
             4 => Reply::Allocated(reader.layout()?),
             5 => {

@@ -2,7 +2,7 @@
 //! the caller's report that it was zeroed makes it free again.
 
 use crate::ledger::Changes;
-use crate::place::LmrId;
+use crate::place::{LmrId, NodeId};
 use crate::rights::Principal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -252,6 +252,12 @@ impl Space {
         found
     }
 
+    /// Returns whether a region whose id is of `node` has a block.
+    pub fn lends_to(&self, node: NodeId) -> bool {
+        let first = LmrId { node, slot: 0, generation: 0 };
+        self.used.range((first, 0, 0)..).next().is_some_and(|((owner, ..), _)| owner.node == node)
+    }
+
     /// Returns whether `owner` has a block.
     pub fn has(&self, owner: LmrId) -> bool {
         self.used.range((owner, 0, 0)..=(owner, u16::MAX, u64::MAX)).next().is_some()
@@ -427,6 +433,7 @@ mod tests {
         }
         let all = [(other(1, 4), 128), (other(1, 9), 128), (other(2, 5), 256)];
         assert_eq!(space.lent_regions(not(0), None, 9), all);
+        assert_eq!([0, 1, 2, 3].map(|node| space.lends_to(NodeId(node))), [false, true, true, false]);
         assert_eq!(space.lent_regions(not(0), None, 2), all[..2]);
         assert_eq!(space.lent_regions(not(0), Some(other(1, 9)), 2), all[2..]);
         assert_eq!(space.lent_regions(not(0), Some(other(2, 5)), 2), []);

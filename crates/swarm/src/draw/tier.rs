@@ -125,7 +125,9 @@ impl DrawnTier {
     /// Draws a run of memory. Half of the runs with two nodes end with a death; drawn apart, so that the others stay as they
     /// are.
     pub(crate) fn of_memory(seed: u64, history: Option<History>) -> Self {
-        let (drawn, mut random) = (DrawnTier::from_seed(seed, history), Random::new(seed, 191));
+        let (mut drawn, mut random) = (DrawnTier::from_seed(seed, history), Random::new(seed, 191));
+        // As short as it can be.
+        drawn.config.orphan_after = drawn.config.timeout;
         if drawn.nodes == 2 && random.one_in(2) { drawn.with_death_at_the_end(&mut random) } else { drawn }
     }
 

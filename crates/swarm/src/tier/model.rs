@@ -461,11 +461,9 @@ impl Model {
         unsure.map(|(number, region)| (number, region.creator)).collect()
     }
 
-    /// Returns the most bytes of a node's memory that are of no use to anybody, and that no node takes back: of regions
-    /// whose record or name ended with a node.
-    pub(super) fn lost_bytes(&self, node: usize) -> u64 {
+    /// Returns the regions of which record, name or bytes were perhaps lost with a node.
+    pub(super) fn all_doomed(&self) -> Vec<usize> {
         let regions = self.regions();
-        let lost = regions.iter().filter(|region| region.is_doomed && region.ever.contains(&node));
-        lost.map(|region| 4 * region.length.next_power_of_two()).sum()
+        (0..regions.len()).filter(|region| regions[*region].is_doomed).collect()
     }
 }

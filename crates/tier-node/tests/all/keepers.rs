@@ -2,6 +2,7 @@
 
 use crate::cluster::assert_absent;
 use crate::membership::{NAMES, alive, leak, run, wait};
+use crate::orphans::{in_a_list, life, unused};
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_fabric_sim::Sim;
 use dunlin_tier::message::Refusal;
@@ -192,4 +193,36 @@ fn records_whose_keepers_all_come_back_are_kept() {
         assert_absent(alice.map("r", Rights::READ));
         let _ = (processes, directory, region);
     });
+}
+
+/// In a fixed list, the first keeper is killed at any time under a move, and has no memory afterwards: the other one finds
+/// out, maps the region again, and all memory of the move goes back.
+#[test]
+fn a_move_whose_node_loses_the_record_ends_in_a_list() {
+    for after in (0..60).map(|step| 3_000 * step) {
+        in_a_list(after, move |sim| {
+            let (alices, alice) = life(sim, 0);
+            let [(_bobs, bob), (_carols, carol)] = [1, 2].map(|at| life(sim, at));
+            let free = [&bob, &carol].map(unused);
+            let spec = Spec::on("carol").named("r").grant_anyone(Rights::ALL);
+            let region = alice.malloc(20_000, spec).unwrap();
+            region.write(0, b"bytes").unwrap();
+            let master = bob.map("r", Rights::ALL).unwrap();
+            let mover = alices.host().spawn("mover", Box::new(move || drop(region.move_to("bob")))).unwrap();
+            sim.host().sleep(sim.time() + after);
+            alices.kill();
+            leak((alice, mover));
+            let (_alices, _alice) = life(sim, 0);
+            // The home of the name may have been the node that was killed.
+            let mapped = wait(sim, "the region", || {
+                sim.host().sleep(sim.time() + 1_000_000_000);
+                bob.map("r", Rights::ALL).ok()
+            });
+            assert_eq!(read(&mapped), b"bytes");
+            mapped.free().unwrap();
+            drop(master);
+            sim.host().sleep(sim.time() + 200_000_000_000);
+            assert_eq!([&bob, &carol].map(unused), free, "killed after {after} ns");
+        });
+    }
 }

@@ -77,8 +77,8 @@ fn request() -> impl Strategy<Value = Request> {
         (name(), id()).prop_map(|(name, id)| Request::Forget { name, id }),
         id().prop_map(|id| Request::Exists { id }),
         (epoch(), id()).prop_map(|(epoch, owner)| Request::Stores { epoch, owner }),
-        (epoch(), any::<bool>(), prop::collection::vec(id(), 0..4))
-            .prop_map(|(epoch, by_handle, ids)| Request::Known { epoch, by_handle, ids }),
+        (epoch(), any::<[bool; 2]>(), prop::collection::vec(id(), 0..4))
+            .prop_map(|(epoch, [by_handle, stops], ids)| Request::Known { epoch, by_handle, stops, ids }),
         id().prop_map(|id| Request::LetGo { id }),
         (id(), any::<u64>(), any::<u32>()).prop_map(|(owner, length, piece)| Request::Allocate {
             owner,
@@ -157,6 +157,8 @@ fn reply() -> impl Strategy<Value = Reply> {
         (id(), keepers()).prop_map(|(id, keepers)| Reply::Found(id, keepers)),
         prop::collection::vec(any::<u16>().prop_map(NodeId), 0..5).prop_map(Reply::Kept),
         prop::collection::vec(id(), 0..5).prop_map(Reply::Known),
+        (any::<u64>(), prop::collection::vec(id(), 0..5))
+            .prop_map(|(life, ids)| Reply::KnownIn { life, ids }),
         prop::collection::vec(any::<u8>(), 0..50).prop_map(Reply::Record),
         any::<u64>().prop_map(Reply::Old),
         layout().prop_map(Reply::Allocated),

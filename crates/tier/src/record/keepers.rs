@@ -260,6 +260,12 @@ impl Directory {
         slots.into_iter().filter_map(|slot| self.lose_of(slot, gone, now)).collect()
     }
 
+    /// Returns whether a region moves, or has moved and is not to be mapped yet.
+    pub fn is_moving(&self, id: LmrId) -> bool {
+        let record = self.place_of_record(id).and_then(|place| self.slots[place].record.as_ref());
+        record.is_some_and(|record| record.moving)
+    }
+
     /// As [`lose`](Directory::lose), for the record of one region.
     pub fn lose_keeper(&mut self, id: LmrId, gone: NodeId, now: u64) -> Option<LmrId> {
         let slot = self.place_of_record(id)?;
