@@ -34,6 +34,9 @@ const PATIENCE: Nanos = 10_000_000_000;
 /// The pause between two attempts, or two looks at the stage.
 const PAUSE: Nanos = 200_000;
 
+/// The pause between two looks at regions that were perhaps lost.
+const LOOK_AGAIN: Nanos = 20_000_000;
+
 /// The stage of the run, as all threads see it.
 #[derive(Clone, Default)]
 struct Stage {
@@ -183,7 +186,7 @@ impl NodePart {
         while !self.stage.is_over() {
             // Other nodes may still store them.
             self.free_found_again(&tier);
-            self.sim.host().sleep(self.sim.host().now() + PAUSE);
+            self.sim.host().sleep(self.sim.host().now() + LOOK_AGAIN);
         }
     }
 
@@ -270,11 +273,13 @@ impl NodePart {
     /// Checks that all memory is free.
     fn look_for_memory(&self, tier: &Tier<Sim>, before: u64) {
         self.retry("to take memory back", || {
-            self.free_found_again(tier);
-            match tier.free_memory() + tier.dirty_memory() {
-                now if now >= before => Ok(()),
-                now => Err(format!("{} bytes are left over", before - now)),
+            let left = before.saturating_sub(tier.free_memory() + tier.dirty_memory());
+            if left == 0 {
+                return Ok(());
             }
+            self.free_found_again(tier);
+            self.sim.host().sleep(self.sim.host().now() + LOOK_AGAIN);
+            Err(format!("{left} bytes are left over"))
         });
     }
 }

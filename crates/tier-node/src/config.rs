@@ -85,9 +85,10 @@ pub struct TierConfig {
     pub token: Vec<u8>,
     /// The time of an operation or a request, connecting included. Default: 5 s.
     pub timeout: Duration,
-    /// With a directory or etcd: the time after which a node that has died takes regions with it whose records it alone kept.
-    /// Other nodes then take back the memory of those that nobody has mapped. A node that was taken for dead for longer gives
-    /// them up itself. At least [`timeout`](TierConfig::timeout). Default: 60 s.
+    /// The time after which a node that has died takes regions with it whose records it alone kept. Other nodes then take
+    /// back the memory of those that nobody has mapped. With a directory or etcd, a node that was taken for dead for longer
+    /// gives them up itself. In a fixed list, it is also the time between two looks at the other nodes, and memory goes back
+    /// only when all of them answer. At least [`timeout`](TierConfig::timeout). Default: 60 s.
     pub orphan_after: Duration,
     /// The time that a node has to stop and drain when a region is freed; it is fenced afterwards. Default: 500 ms.
     pub stop_timeout: Duration,

@@ -124,7 +124,7 @@ impl Orphans {
                 break;
             }
             let which = Which { by_handle: true, stops: false };
-            if node.ask_known(member.node, (epoch, which), &mut unused).is_none() {
+            if !node.leave_unknown(member.node, (epoch, which), &mut unused) {
                 return false;
             }
         }
@@ -173,7 +173,7 @@ impl Orphans {
             let mut unknown: BTreeSet<LmrId> = found.into_iter().map(|(id, _)| id).collect();
             let asked = unknown.len();
             for member in current.view.alive() {
-                if node.ask_known(member.node, (epoch, Which::default()), &mut unknown).is_none() {
+                if !node.leave_unknown(member.node, (epoch, Which::default()), &mut unknown) {
                     return Search::Unfinished;
                 }
                 if unknown.is_empty() {
@@ -244,23 +244,26 @@ impl<F: Fabric> Node<F> {
         true
     }
 
-    /// Asks a node which of these regions it knows, and leaves the others; returns the number of its process. `None` if it
-    /// does not say.
+    /// Asks a node which of these regions it knows; returns the number of its process, and those. `None` if it does not say.
     fn ask_known(
         &self,
         to: NodeId,
         (epoch, Which { by_handle, stops }): (Epoch, Which),
-        unknown: &mut BTreeSet<LmrId>,
-    ) -> Option<u64> {
+        ids: Vec<LmrId>,
+    ) -> Option<(u64, Vec<LmrId>)> {
         let until = self.fabric.host().now().saturating_add(ASK);
-        let ids = unknown.iter().copied().collect();
         match self.ask(to, Request::Known { epoch, by_handle, stops, ids }, until) {
-            Ok(Reply::KnownIn { life, ids }) => {
-                ids.iter().for_each(|id| _ = unknown.remove(id));
-                Some(life)
-            }
+            Ok(Reply::KnownIn { life, ids }) => Some((life, ids)),
             _ => None,
         }
+    }
+
+    /// Asks a node as [`ask_known`](Node::ask_known), and leaves the regions that it does not know; `false` if it does not
+    /// say.
+    fn leave_unknown(&self, to: NodeId, asked: (Epoch, Which), ids: &mut BTreeSet<LmrId>) -> bool {
+        let Some((_, known)) = self.ask_known(to, asked, ids.iter().copied().collect()) else { return false };
+        known.iter().for_each(|id| _ = ids.remove(id));
+        true
     }
 
     /// Answers a store: the regions that this node knows.

@@ -26,6 +26,7 @@ pub mod membership;
 pub mod message;
 pub mod name;
 pub mod names;
+pub mod orphans;
 pub mod place;
 pub mod process;
 pub mod qos;
@@ -45,6 +46,7 @@ pub use holders::{Holder, Holders};
 pub use membership::{Epoch, Member, MemberState, View};
 pub use name::{MAX_NAME, Name, NameError, home};
 pub use names::Names;
+pub use orphans::{OrphanSearch, Question};
 pub use place::{LmrId, NodeId, Piece};
 pub use qos::Priority;
 pub use record::{

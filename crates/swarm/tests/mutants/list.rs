@@ -523,4 +523,29 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "        for id in ids.iter().filter(|_| !dunlin_fabric::mutant(\"orphans_kept\")) {
             tracing::warn!",
     },
+    Mutant {
+        name: "list_orphans_kept",
+        file: "crates/tier-node/src/orphans/fixed_list.rs",
+        from: "            if let Some(orphans) = search.orphans() {",
+        to: "            if let Some(orphans) = search.orphans().filter(|_| !dunlin_fabric::mutant(\"list_orphans_kept\")) {",
+    },
+    Mutant {
+        name: "only_makers_asked",
+        file: "crates/tier/src/orphans.rs",
+        from: "            let is_asked = |id: &&LmrId| self.round",
+        to: "            let is_asked = |id: &&LmrId| (!crate::mutant(\"only_makers_asked\") || id.node == node) && self.round",
+    },
+    Mutant {
+        name: "homes_not_told",
+        file: "crates/tier-node/src/orphans/fixed_list.rs",
+        from: "            if looks > TELLS || is_home &&",
+        to: "            let is_home = is_home && !dunlin_fabric::mutant(\"homes_not_told\");
+            if looks > TELLS || is_home &&",
+    },
+    Mutant {
+        name: "lost_movers_not_noticed",
+        file: "crates/tier-node/src/keepers.rs",
+        from: "            if self.roster.is_dynamic || !self.state().directory.is_moving(id) {",
+        to: "            if self.roster.is_dynamic || !self.state().directory.is_moving(id) || dunlin_fabric::mutant(\"lost_movers_not_noticed\") {",
+    },
 ];

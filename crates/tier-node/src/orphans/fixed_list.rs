@@ -1,17 +1,13 @@
-//! Orphans in a fixed list, which does not say which nodes live. A node that does not answer may know the region, so all
-//! nodes of the list have to say that they do not.
+//! Orphans in a fixed list, which does not say which nodes live: the search is [`OrphanSearch`]. It begins when the process of
+//! a node has another number than before. Such a node has lost its regions, unless a keeper has them.
 //!
-//! A node whose process has another number than before has lost its regions, unless a keeper has them. The nodes are asked
-//! twice. The second time they stop the regions that they do not know: the answer of a keeper that has ended since may be
-//! under way to one of them. Connections of earlier lives of a node end before the memory is used again.
-//!
-//! Such a node has lost the names of others' regions, too, and hears them again from the nodes of the records.
+//! It has lost the names of others' regions, too, and hears them again from the nodes of the records.
 
 use super::{AGAIN, Orphans, Search, Which};
 use crate::node::Node;
 use dunlin_fabric::{Fabric, Host, Nanos};
 use dunlin_tier::message::IDS_AT_ONCE;
-use dunlin_tier::{Epoch, LmrId, NodeId};
+use dunlin_tier::{Epoch, NodeId, OrphanSearch, Question};
 use std::collections::BTreeSet;
 
 /// A home hears its names twice: a claim that was under way the first time has ended the second time.
@@ -55,7 +51,7 @@ impl Orphans {
                 continue;
             }
             let asked = (Epoch::default(), Which::default());
-            let Some(life) = node.ask_known(other, asked, &mut BTreeSet::new()) else { continue };
+            let Some((life, _)) = node.ask_known(other, asked, Vec::new()) else { continue };
             let (last, looks) = self.lives.get(&other).copied().unwrap_or_default();
             let looks = if last == life { looks + 1 } else { 1 };
             if looks > TELLS || is_home && !node.report_names_to(&current, other) {
@@ -76,28 +72,29 @@ impl Orphans {
             let found = node.state().space.lent_regions(|id| gone.contains(&id.node), last, IDS_AT_ONCE);
             let Some((end, _)) = found.last() else { break };
             last = Some(*end);
-            let Some(mut unknown) = unknown_to_makers(node, found.into_iter().map(|(id, _)| id)) else {
-                return Search::Later;
-            };
-            let lost = unknown.len();
-            for stops in [false, true] {
-                for member in &all {
-                    if unknown.is_empty() {
-                        break;
+            let mut search = OrphanSearch::new(found.into_iter().map(|(id, _)| id), all.clone());
+            while let Some(question) = search.question() {
+                match question {
+                    Question::Known { node: to, stops, ids } => {
+                        let which = Which { by_handle: false, stops };
+                        match node.ask_known(to, (Epoch::default(), which), ids) {
+                            Some((life, known)) => search.known(life, &known),
+                            None => return Search::Later,
+                        }
                     }
-                    let asked = (Epoch::default(), Which { by_handle: false, stops });
-                    let Some(life) = node.ask_known(*member, asked, &mut unknown) else {
-                        return Search::Later;
-                    };
                     // This node's own operations need no connection, and end with it.
-                    if stops && *member != node.me && !node.fencing.end_other_lives(*member, life) {
-                        return Search::Unfinished;
+                    Question::OtherLives { node: of, life } => {
+                        if of != node.me && !node.fencing.end_other_lives(of, life) {
+                            return Search::Unfinished;
+                        }
+                        search.ended();
                     }
                 }
             }
-            // Another keeper has the others, or a node has a handle on them.
-            is_complete &= unknown.len() == lost;
-            node.take_back(&unknown, Epoch::default());
+            is_complete &= search.is_complete();
+            if let Some(orphans) = search.orphans() {
+                node.take_back(orphans, Epoch::default());
+            }
         }
         if is_complete && self.ended.len() == gone.len() { Search::Done } else { Search::Later }
     }
@@ -112,20 +109,4 @@ fn homes_of_names<F: Fabric>(node: &Node<F>) -> BTreeSet<NodeId> {
         from = next;
     }
     homes
-}
-
-/// Returns the regions that the nodes which made them do not know. A region of the present life of its node is not lost.
-/// `None` if one of these nodes does not answer.
-fn unknown_to_makers<F: Fabric>(node: &Node<F>, ids: impl Iterator<Item = LmrId>) -> Option<BTreeSet<LmrId>> {
-    let (mut unknown, mut of_node) = (BTreeSet::new(), BTreeSet::new());
-    let mut ids = ids.peekable();
-    while let Some(id) = ids.next() {
-        of_node.insert(id);
-        // They come in the order of the nodes.
-        if ids.peek().is_none_or(|next| next.node != id.node) {
-            node.ask_known(id.node, (Epoch::default(), Which::default()), &mut of_node)?;
-            unknown.append(&mut of_node);
-        }
-    }
-    Some(unknown)
 }
