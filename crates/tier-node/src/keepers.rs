@@ -80,16 +80,18 @@ impl<F: Fabric> Node<F> {
         self.cleaner.raise();
     }
 
-    /// A region moves, as its record here says. In a fixed list, nobody says that the keeper that moves it has lost the record:
-    /// another one asks.
-    pub(crate) fn ask_for_end_of_move(&self, id: LmrId) {
-        let (keepers, version) = {
+    /// A user meets a record here whose free or move has not ended. In a fixed list, nobody says that the keeper which has
+    /// begun it has lost the record: this one asks it.
+    pub(crate) fn ask_for_its_end(&self, id: LmrId) {
+        if self.roster.is_dynamic {
+            return;
+        }
+        let first = {
             let directory = &self.state().directory;
-            (directory.keepers(id), directory.version(id))
+            directory.changed_by(id).and_then(|_| directory.version(id))
         };
-        let is_others = keepers.is_some_and(|keepers| keepers.first() != self.me);
-        if is_others && !self.roster.is_dynamic {
-            self.settle_later(version.map(|(first, _)| first));
+        if let Some((first, _)) = first {
+            self.settle_later([first]);
         }
     }
 
@@ -197,12 +199,12 @@ impl<F: Fabric> Node<F> {
         // It is forgotten, or another node's to tell.
         let Some((standing, keepers)) = known else { return Ok(()) };
         if standing == Standing::Settled && keepers.first() != self.me {
-            if self.roster.is_dynamic || !self.state().directory.is_moving(id) {
+            if self.roster.is_dynamic || self.state().directory.changed_by(id).is_none() {
                 return Ok(());
             }
             return match self.ask(keepers.first(), Request::Exists { id }, self.soon()) {
                 Ok(Reply::Flag(true)) => Ok(()),
-                // It has restarted without its records, and nobody ends the move.
+                // It has restarted without its records, and does not go on.
                 Ok(Reply::Flag(false)) => {
                     self.lose_keeper(id, keepers.first());
                     Ok(())

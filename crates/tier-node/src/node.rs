@@ -334,7 +334,7 @@ impl<F: Fabric> Node<F> {
             Request::Map { id, wanted, mapper, principal } if is_node(mapper) => {
                 let mapped = self.state().directory.map(id, &principal, wanted, mapper);
                 if matches!(mapped, Err(RecordError::Moving)) {
-                    self.ask_for_end_of_move(id);
+                    self.ask_for_its_end(id);
                 }
                 Reply::Mapped(mapped?)
             }
@@ -455,7 +455,7 @@ impl<F: Fabric> Node<F> {
     }
 
     /// Has the cleaner connect the paths on which an operation is under way that no thread may ever use again.
-    fn settle_paths_soon(&self) {
+    pub(crate) fn settle_paths_soon(&self) {
         self.todo().settles_paths = true;
         self.cleaner.raise();
     }

@@ -282,9 +282,16 @@ impl<F: Fabric> Node<F> {
         }
         let knows = |id: &LmrId| state.handles.has(*id) || (!by_handle && state.directory.exists(*id));
         let (known, unknown): (Vec<LmrId>, Vec<LmrId>) = ids.iter().copied().partition(knows);
+        // What keeps a region for nobody is ended: an operation on a path that is not used again, a change of a lost keeper.
+        let in_flight = known.iter().any(|id| !state.directory.exists(*id));
         if stops {
             unknown.into_iter().for_each(|id| _ = state.handles.stop(id, false));
         }
+        drop(state);
+        if in_flight {
+            self.settle_paths_soon();
+        }
+        known.iter().for_each(|id| self.ask_for_its_end(*id));
         Ok(Reply::KnownIn { life: self.incarnation, ids: known })
     }
 

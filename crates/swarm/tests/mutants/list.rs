@@ -532,8 +532,9 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "only_makers_asked",
         file: "crates/tier/src/orphans.rs",
-        from: "            let is_asked = |id: &&LmrId| self.round",
-        to: "            let is_asked = |id: &&LmrId| (!crate::mutant(\"only_makers_asked\") || id.node == node) && self.round",
+        from: "let is_asked = |id: &&LmrId| self.round != Round::Makers || id.node == node;",
+        to: "let is_one = self.round != Round::Makers && !crate::mutant(\"only_makers_asked\");
+        let is_asked = |id: &&LmrId| is_one || id.node == node;",
     },
     Mutant {
         name: "homes_not_told",
@@ -545,7 +546,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost_movers_not_noticed",
         file: "crates/tier-node/src/keepers.rs",
-        from: "            if self.roster.is_dynamic || !self.state().directory.is_moving(id) {",
-        to: "            if self.roster.is_dynamic || !self.state().directory.is_moving(id) || dunlin_fabric::mutant(\"lost_movers_not_noticed\") {",
+        from: "            if self.roster.is_dynamic || self.state().directory.changed_by(id).is_none() {",
+        to: "            if self.roster.is_dynamic || self.state().directory.changed_by(id).is_none() || dunlin_fabric::mutant(\"lost_movers_not_noticed\") {",
     },
 ];

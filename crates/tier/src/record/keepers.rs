@@ -260,10 +260,11 @@ impl Directory {
         slots.into_iter().filter_map(|slot| self.lose_of(slot, gone, now)).collect()
     }
 
-    /// Returns whether a region moves, or has moved and is not to be mapped yet.
-    pub fn is_moving(&self, id: LmrId) -> bool {
-        let record = self.place_of_record(id).and_then(|place| self.slots[place].record.as_ref());
-        record.is_some_and(|record| record.moving)
+    /// Returns the keeper that orders the changes of a record, if that is another node and has begun a free or a move.
+    pub fn changed_by(&self, id: LmrId) -> Option<NodeId> {
+        let record = self.place_of_record(id).and_then(|place| self.slots[place].record.as_ref())?;
+        let first = record.keepers.first();
+        (first != self.node && (record.moving || record.ending)).then_some(first)
     }
 
     /// As [`lose`](Directory::lose), for the record of one region.
