@@ -20,8 +20,8 @@ fn node(tag: &str) -> (Tier<ShmFabric>, TierConfig, ShmFabric) {
     (Tier::within(&fabric, config.clone()).unwrap(), config, fabric)
 }
 
-/// The version of a first message of a node with a fixed list.
-const PRESENT: u16 = 5;
+/// The version of the handshake.
+const PRESENT: u16 = 7;
 
 /// Each of these ends the connection, and the node goes on.
 #[test]
@@ -32,6 +32,8 @@ fn paths_that_break_the_handshake_are_refused() {
         for number in [version, node, 0, token.len() as u16] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
+        // The incarnation in a fixed list, and the number of the process.
+        bytes.extend_from_slice(&[0; 24]);
         bytes.extend_from_slice(token);
         bytes
     };
