@@ -375,8 +375,12 @@ impl<F: Fabric> Node<F> {
                 self.check_orders(id)?;
                 let now = self.fabric.host().now();
                 self.state().directory.lease(id, &by, length, now)?;
+                let spread = self.spread(id);
                 self.cleaner.raise();
-                self.spread(id)?;
+                // A lease that has run out has ended the region, perhaps before the others heard of it.
+                if !self.state().directory.has_ended(id) {
+                    spread?;
+                }
                 Reply::Done
             }
             Request::Restrict { epoch, .. } | Request::Stop { epoch, .. } if self.is_behind(epoch) => {

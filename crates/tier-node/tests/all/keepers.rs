@@ -4,11 +4,12 @@ use crate::cluster::assert_absent;
 use crate::membership::{NAMES, alive, leak, run, wait};
 use crate::orphans::{in_a_list, life, unused};
 use dunlin_fabric::{Fabric, Host, Nanos};
-use dunlin_fabric_sim::Sim;
+use dunlin_fabric_sim::{Faults, MachineSettings, Settings, Sim};
 use dunlin_tier::message::Refusal;
 use dunlin_tier_node::{Lmr, RequestError, Rights, Spec, Tier};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// More than the time in which a death is known to all.
 const SETTLED: Nanos = 1_500_000_000;
@@ -224,5 +225,28 @@ fn a_move_whose_node_loses_the_record_ends_in_a_list() {
             sim.host().sleep(sim.time() + 200_000_000_000);
             assert_eq!([&bob, &carol].map(unused), free, "killed after {after} ns");
         });
+    }
+}
+
+/// The cleaner may have freed the region before the other keeper has heard of the lease.
+#[test]
+fn a_lease_of_no_time_is_given_where_several_nodes_keep_the_record() {
+    for seed in 60..160 {
+        let machines = vec![MachineSettings::default(); 3];
+        let faults = Faults { stall: 100, stall_by: 200_000, until: u64::MAX, ..Faults::default() };
+        let settings = Settings { machines, preemption: 4, faults, ..Settings::default() };
+        Sim::run_with(settings, seed, move |sim| {
+            let tiers = [0, 1, 2].map(|machine| life(&sim, machine));
+            let [(_, alice), (_, bob), _] = &tiers;
+            for name in ["a", "b", "c"] {
+                let spec = Spec::on("bob").named(name).grant_anyone(Rights::ALL);
+                let region = alice.malloc(100, spec).unwrap();
+                let master = bob.map(name, Rights::ALL).unwrap();
+                master.lease(Some(Duration::ZERO)).unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
+                wait(&sim, "the end", || bob.map(name, Rights::READ).is_err().then_some(()));
+                drop((region, master));
+            }
+        })
+        .unwrap();
     }
 }

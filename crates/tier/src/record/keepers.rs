@@ -260,6 +260,12 @@ impl Directory {
         slots.into_iter().filter_map(|slot| self.lose_of(slot, gone, now)).collect()
     }
 
+    /// Returns whether the record of a region is gone, or its free has begun.
+    pub fn has_ended(&self, id: LmrId) -> bool {
+        let record = self.place_of_record(id).and_then(|place| self.slots[place].record.as_ref());
+        record.is_none_or(|record| record.ending)
+    }
+
     /// Returns the keeper that orders the changes of a record, if that is another node and has begun a free or a move.
     pub fn changed_by(&self, id: LmrId) -> Option<NodeId> {
         let record = self.place_of_record(id).and_then(|place| self.slots[place].record.as_ref())?;
