@@ -364,7 +364,7 @@ impl<F: Fabric> Rx<F> {
         if self.in_a_row < F::PREFETCH.stream_from {
             self.in_a_row += 1;
         } else if F::PREFETCH.read_lines > 0 {
-            region.prefetch(*base as usize + reader.position_ahead(F::PREFETCH.read_lines as u64));
+            region.prefetch(*base as usize + reader.position_ahead(F::PREFETCH.read_lines as u32));
         }
         let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
         next.copy_out(line);

@@ -68,11 +68,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "head_too_far",
         file: "crates/rpc/src/mailbox.rs",
-        from: "        self.head as u32
-    }
+        from: "pub(crate) fn head(&self) -> u32 {
+        self.head
 ",
-        to: "        self.head as u32 + u32::from(dunlin_fabric::mutant(\"head_too_far\"))
-    }
+        to: "pub(crate) fn head(&self) -> u32 {
+        self.head.wrapping_add(u32::from(dunlin_fabric::mutant(\"head_too_far\")))
 ",
     },
     Mutant {
