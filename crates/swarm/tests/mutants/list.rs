@@ -35,7 +35,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "skipped_tag_check",
-        file: "crates/rpc/src/path/rx.rs",
+        file: "crates/rpc/src/path/local_ring.rs",
         from: "if region.load(at + trailing) != expected.trailing {",
         to: "if region.load(at + trailing) != expected.trailing && !dunlin_fabric::mutant(\"skipped_tag_check\") {",
     },
