@@ -141,16 +141,17 @@ impl RingWriter {
     }
 }
 
-/// The reading end of a ring.
+/// The reading end of a ring. Its counts wrap, as those that the writer hears of do: they differ by fewer lines than a
+/// ring has, and each lane has a ring.
 #[derive(Debug)]
 pub(crate) struct RingReader {
     lines: u32,
     /// Lines of a block.
     unit: u32,
     /// Lines consumed since the beginning.
-    head: u64,
+    head: u32,
     /// The last head reported in a way that the writer is certain to see.
-    told: u64,
+    told: u32,
 }
 
 impl RingReader {
@@ -163,51 +164,46 @@ impl RingReader {
         RingReader { lines: (bytes / LINE) as u32, unit: (block / LINE) as u32, head: 0, told: 0 }
     }
 
-    #[inline(always)]
-    fn lines(&self) -> u64 {
-        self.lines.into()
-    }
-
     /// Returns the byte offset of the next message.
     #[inline]
     pub(crate) fn position(&self) -> usize {
-        (self.head & (self.lines() - 1)) as usize * LINE
+        (self.head & (self.lines - 1)) as usize * LINE
     }
 
     /// Returns the byte offset of the line `lines` after the next message's first line.
     #[inline]
-    pub(crate) fn position_ahead(&self, lines: u64) -> usize {
-        ((self.head + lines) & (self.lines() - 1)) as usize * LINE
+    pub(crate) fn position_ahead(&self, lines: u32) -> usize {
+        (self.head.wrapping_add(lines) & (self.lines - 1)) as usize * LINE
     }
 
     /// Returns the bytes from the next message to the end of the ring: an upper bound of its length.
     #[inline]
     pub(crate) fn to_end(&self) -> usize {
-        (self.lines() - (self.head & (self.lines() - 1))) as usize * LINE
+        (self.lines - (self.head & (self.lines - 1))) as usize * LINE
     }
 
     /// Advances past a message.
     #[inline]
     pub(crate) fn advance(&mut self, total: usize) {
-        self.head += lines_of(total, self.unit);
+        self.head = self.head.wrapping_add(lines_of(total, self.unit) as u32);
     }
 
     /// Advances past a message of one line.
     #[inline]
     pub(crate) fn advance_line(&mut self) {
-        self.head += u64::from(self.unit);
+        self.head = self.head.wrapping_add(self.unit);
     }
 
     /// Advances to the start of the ring.
     #[inline]
     pub(crate) fn skip(&mut self) {
-        self.head += self.lines() - (self.head & (self.lines() - 1));
+        self.head = self.head.wrapping_add(self.lines - (self.head & (self.lines - 1)));
     }
 
     /// Returns the head in the form that is sent to the writer.
     #[inline]
     pub(crate) fn head(&self) -> u32 {
-        self.head as u32
+        self.head
     }
 
     /// Records that the writer will see the current head.
@@ -219,7 +215,7 @@ impl RingReader {
     /// Returns whether a head report is due now: a quarter of the ring was consumed since the last one.
     #[inline]
     pub(crate) fn overdue(&self) -> bool {
-        (self.head - self.told) * 4 >= self.lines()
+        self.head.wrapping_sub(self.told) >= self.lines / 4
     }
 
     /// Returns whether the head has changed since the last report.
@@ -305,6 +301,34 @@ mod tests {
         assert!(reader.overdue());
         reader.told();
         assert!(!reader.overdue() && !reader.head_pending());
+    }
+
+    /// The reader's counts wrap, and those of the writer do not.
+    #[test]
+    fn both_ends_agree_behind_the_largest_count() {
+        const LINES: usize = 8;
+        let mut writer = RingWriter::new(LINES * LINE);
+        let mut reader = RingReader::new(LINES * LINE);
+        (writer.tail, writer.head) = (u64::from(u32::MAX) - 2, u64::from(u32::MAX) - 2);
+        (reader.head, reader.told) = (u32::MAX - 2, u32::MAX - 2);
+        for lines in [1, 2, 3, 1, 4] {
+            let ahead = reader.position_ahead(lines as u32);
+            let place = writer.place(lines * LINE).unwrap();
+            if place.skip_at.is_some() {
+                writer.skip();
+                reader.skip();
+            }
+            assert_eq!(place.at, reader.position());
+            writer.advance(lines * LINE);
+            reader.advance(lines * LINE);
+            assert!(place.skip_at.is_some() || ahead == reader.position());
+            assert!(reader.head_pending());
+            assert_eq!(reader.overdue(), lines >= LINES / 4 || place.skip_at.is_some());
+            assert!(writer.on_head(reader.head()));
+            reader.told();
+            assert!(!reader.overdue() && !reader.head_pending());
+        }
+        assert!(writer.head > u64::from(u32::MAX));
     }
 
     proptest! {

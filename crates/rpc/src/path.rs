@@ -9,12 +9,14 @@
 //! do not depend on the half.
 
 mod awaited;
+pub(crate) mod beside;
 pub(crate) mod call_id;
 pub(crate) mod credits;
 pub(crate) mod grants;
 pub(crate) mod half;
 pub(crate) mod large;
 pub(crate) mod listed;
+pub(crate) mod local_ring;
 pub(crate) mod pipelined;
 pub(crate) mod posting;
 pub(crate) mod prefetch;
@@ -25,6 +27,7 @@ pub(crate) mod rx;
 pub(crate) mod sending;
 mod staging;
 pub(crate) mod tx;
+pub(crate) mod unconnected;
 mod write_targets;
 
 pub(crate) use rx::{Incoming, Next, Rx, Scratch, scratch};

@@ -12,8 +12,9 @@ pub use crate::path::half::protocol::Protocol;
 pub use crate::path::half::{PROTOCOLS, RequestHalf, ResponseHalf};
 pub use crate::path::large::{LargePayload, SMALL_LIMIT};
 
-use crate::path::half::datagram::{self, MTU};
+use crate::path::beside::Beside;
 use crate::path::half::{Facts, Place};
+use crate::path::unconnected::MTU;
 use dunlin_fabric::{Capabilities, Transport};
 use dunlin_numbered::numbered;
 use std::fmt;
@@ -140,7 +141,8 @@ impl Plan {
     /// Large payloads are READ. [`rendezvous_above`](Plan::rendezvous_above) is [`SMALL_LIMIT`], or for
     /// datagrams the payload of one datagram.
     pub const fn new(request: RequestHalf, response: ResponseHalf) -> Plan {
-        let datagrams = request.facts().is_datagram() || response.facts().is_datagram();
+        let (request_limit, response_limit) =
+            (request.facts().small_limit(MTU), response.facts().small_limit(MTU));
         Plan {
             request,
             response,
@@ -149,7 +151,7 @@ impl Plan {
             client: CompletionMode::Busy,
             server: CompletionMode::Busy,
             large: LargePayload::Read,
-            rendezvous_above: if datagrams { datagram::payload(MTU) } else { SMALL_LIMIT },
+            rendezvous_above: if request_limit < response_limit { request_limit } else { response_limit },
         }
     }
 
@@ -282,16 +284,26 @@ impl Plan {
                 return Err(PlanError::Lacks(name));
             }
         }
-        let limit = datagram::payload(capabilities.max_datagram).min(SMALL_LIMIT);
-        if self.uses(Transport::UnreliableDatagram) && self.rendezvous_above > limit {
+        let limit_of = |half: Facts| half.small_limit(capabilities.max_datagram);
+        let limit = limit_of(self.request.facts()).min(limit_of(self.response.facts()));
+        if self.rendezvous_above > limit {
             return Err(PlanError::OverDatagram { above: self.rendezvous_above, limit });
         }
         Ok(())
     }
 
     /// Returns whether messages of either direction travel by `transport`.
-    pub(crate) fn uses(&self, transport: Transport) -> bool {
+    fn uses(&self, transport: Transport) -> bool {
         [self.request.facts(), self.response.facts()].iter().any(|half| half.transport == transport)
+    }
+
+    /// Returns the transports of the queue pairs that a lane has beside its reliable connection.
+    pub(crate) fn beside(&self) -> Beside<Transport> {
+        let used = |transport| Some(transport).filter(|transport| self.uses(*transport));
+        Beside {
+            connected: used(Transport::UnreliableConnection),
+            unconnected: used(Transport::UnreliableDatagram),
+        }
     }
 
     /// Returns whether requests or responses may be lost, so that the client sends again and the server

@@ -9,6 +9,7 @@ use super::memory::Attaching;
 use super::slots::{Keep, Sink};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::limits::MAX_WINDOW;
+use crate::path::half::Arrived;
 use crate::path::half::hybrid::Tuning;
 use crate::path::posting::repost;
 use crate::path::route::{self, Route};
@@ -544,9 +545,9 @@ impl<F: Fabric> Core<F> {
         if !lane.owns(completion.queue_pair) || lane.broken.is_some() {
             return;
         }
-        let datagram = lane.datagrams == Some(completion.queue_pair);
-        if datagram && self.domain.state(completion.queue_pair) == Some(QueuePairState::Ready) {
-            return lane.on_datagram(&mut self.domain, route, completion);
+        let is_unconnected = lane.beside.unconnected == Some(completion.queue_pair);
+        if is_unconnected && self.domain.state(completion.queue_pair) == Some(QueuePairState::Ready) {
+            return lane.on_unconnected(&mut self.domain, route, completion);
         }
         if completion.status != CompletionStatus::Success {
             tracing::debug!(target: "dunlin::client", lane = index, status = completion.status.describe(), "a lane broke");
@@ -562,7 +563,10 @@ impl<F: Fabric> Core<F> {
         match route {
             Route::Outgoing { .. } => lane.tx.end.completed(),
             Route::Receive { .. } => match (completion.opcode, completion.buffer) {
-                (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
+                (Opcode::Receive, Some(buffer)) => {
+                    let (bytes, immediate) = (completion.bytes, completion.immediate);
+                    let _ = lane.rx.deliver(Arrived { buffer, bytes, immediate });
+                }
                 (_, buffer) => {
                     if completion.immediate != Some(HEAD_IMMEDIATE) {
                         lane.rx.noticed();

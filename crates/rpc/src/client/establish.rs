@@ -14,17 +14,18 @@ use crate::connect::records::{printable, receive, send};
 use crate::error::ConnectError;
 use crate::limits::{BLOCK_BYTES, RING_BYTES};
 use crate::mailbox::{RingReader, RingWriter};
+use crate::path::beside::{self, Beside};
 use crate::path::credits::Credits;
-use crate::path::half::datagram;
 use crate::path::half::hybrid::Hybrid;
-use crate::path::half::{DatagramEnd, Ends};
+use crate::path::half::{BesideEnd, Ends};
 use crate::path::large::{InboundTransfers, TransferQueue};
+use crate::path::local_ring::LocalRing;
 use crate::path::pipelined::PipelinedReads;
-use crate::path::posting::{MAX_SEND, datagrams, repost, send_depth, unreliable as unreliable_beside};
+use crate::path::posting::{MAX_SEND, repost, send_depth};
 use crate::path::rendezvous::Pool;
 use crate::path::retransmit::RetransmitQueue;
 use crate::path::sending::SendingParts;
-use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx};
+use crate::path::{CONTROL_BYTES, Cx, Rx, Tx, unconnected};
 use crate::plan::{CompletionMode, Lease, Occupancy, Plan, ServerConnections, Sharing};
 use crate::tune::Tuners;
 use dunlin_fabric::{
@@ -151,10 +152,8 @@ fn greet_as<F: Fabric>(
 pub(crate) struct PreparedLane<F: Fabric> {
     pub(crate) number: u16,
     pub(crate) queue_pair: QueuePairId,
-    /// The UC queue pair for requests that may be lost.
-    unreliable: Option<QueuePairId>,
-    /// The queue pair for datagrams of either direction.
-    datagrams: Option<QueuePairId>,
+    /// The queue pairs for other transports.
+    beside: Beside<QueuePairId>,
     /// The control line, followed by the ring of responses if the plan has one.
     region: Region<F::Memory>,
     /// The key under which `region` is granted to the server.
@@ -214,20 +213,12 @@ impl<F: Fabric> PreparedLane<F> {
                 Ok((queue_pair, endpoint))
             };
         let (queue_pair, endpoint) = create(reliable, true)?;
-        let unreliable = plan.uses(Transport::UnreliableConnection);
-        let unreliable = unreliable.then(|| create(unreliable_beside(&reliable), true)).transpose()?;
-        let datagrams = if plan.uses(Transport::UnreliableDatagram) {
-            let receives = answers.is_datagram();
-            let config = QueuePairConfig {
-                transport: Transport::UnreliableDatagram,
-                max_receive: if receives { datagrams(config.window) } else { 1 },
-                inbound_bytes: datagram::INBOUND_BYTES,
-                ..reliable
-            };
-            Some(create(config, receives)?)
-        } else {
-            None
-        };
+        let beside = plan.beside().try_map(|transport| {
+            let receives = answers.receives_beside(transport, config.window);
+            // The server needs no endpoint without a connection that receives nothing.
+            let named = transport != Transport::UnreliableDatagram || receives > 0;
+            create(beside::config(&reliable, transport, receives), named)
+        })?;
         let key = greeting.link.grant(region.memory(), Access::WRITE)?;
         let staged = match plan.lease {
             Lease::Forever => None,
@@ -238,8 +229,7 @@ impl<F: Fabric> PreparedLane<F> {
                 Some((ring, key))
             }
         };
-        let (unreliable, unreliable_endpoint) = unreliable.unzip();
-        let (datagrams, datagram_endpoint) = datagrams.unzip();
+        let (beside, endpoints) = beside.unzip();
         let open = OpenLane {
             lane: number,
             worker,
@@ -254,16 +244,15 @@ impl<F: Fabric> PreparedLane<F> {
             sharing: plan.sharing as u8,
             lease: plan.lease as u8,
             endpoint,
-            unreliable_endpoint: unreliable_endpoint.unwrap_or_default(),
-            datagram_endpoint: datagram_endpoint.unwrap_or_default(),
+            unreliable_endpoint: endpoints.connected.unwrap_or_default(),
+            datagram_endpoint: endpoints.unconnected.unwrap_or_default(),
             region_keys: std::iter::once(key.0).chain(staged.iter().map(|(_, key)| key.0)).collect(),
             extensions: credits_of(&plan, config),
         };
         Ok(PreparedLane {
             number,
             queue_pair,
-            unreliable,
-            datagrams,
+            beside,
             region,
             granted: key,
             staged,
@@ -275,7 +264,7 @@ impl<F: Fabric> PreparedLane<F> {
 
     /// All queue pairs of this half.
     pub(crate) fn queue_pairs(&self) -> impl Iterator<Item = QueuePairId> + use<F> {
-        [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
+        std::iter::once(self.queue_pair).chain(self.beside.into_iter())
     }
 
     /// Returns the control line, the key of the second region that the server granted, and the place of the ring for
@@ -316,29 +305,32 @@ impl<F: Fabric> PreparedLane<F> {
         let (control_line, second, ring_at) = self.agreed(config, ready).map_err(broken)?;
         let (queue_pair, link) = (self.queue_pair, greeting.link.clone());
         core.domain.connect(queue_pair, &link, &Endpoint(ready.endpoint.clone()))?;
-        if let Some(unreliable) = self.unreliable {
-            core.domain.connect(unreliable, &link, &Endpoint(ready.unreliable_endpoint.clone()))?;
+        let peers = Beside {
+            connected: Some(Endpoint(ready.unreliable_endpoint.clone())),
+            unconnected: Some(Endpoint(ready.datagram_endpoint.clone())),
+        };
+        if let (Some(own), Some(peer)) = (self.beside.connected, &peers.connected) {
+            core.domain.connect(own, &link, peer)?;
         }
         let secret = &ready.secret.0;
         let max_inline = core.fabric.capabilities().max_inline;
-        let datagram_bytes = datagram::receive_bytes(core.fabric.capabilities());
-        let peer = Endpoint(ready.datagram_endpoint.clone());
         let (requests, answers) = (plan.request.facts(), plan.response.facts());
+        let receives_beside = answers.receives_beside(answers.transport, config.window);
+        let beside = self.beside.with(peers.as_ref()).map(|(queue_pair, peer)| BesideEnd {
+            queue_pair,
+            unsignaled: Arc::default(),
+            max_send: MAX_SEND,
+            peer,
+            place: ready.place,
+            waiting: receives_beside as usize,
+        });
         let mut ends = Ends {
             cx: Cx { fabric: &core.fabric, domain: &mut core.domain },
             link: &link,
             lane: index,
             window: config.window,
             queue_pair,
-            unreliable: self.unreliable,
-            datagrams: self.datagrams.map(|queue_pair| DatagramEnd {
-                queue_pair,
-                unsignaled: Arc::default(),
-                max_send: MAX_SEND,
-                peer: &peer,
-                place: ready.place,
-                waiting: datagrams(config.window) as usize,
-            }),
+            beside,
             max_send: MAX_SEND,
             to: (ring_at.key, ring_at.base),
             ring_bytes: ready.ring_bytes,
@@ -346,11 +338,11 @@ impl<F: Fabric> PreparedLane<F> {
             staged: self.staged,
             control: control_line,
             second: RegionKey(second),
-            from: Some((
-                self.region.clone(),
-                CONTROL_BYTES as u32,
-                RingReader::new(config.ring_bytes as usize),
-            )),
+            from: Some(LocalRing {
+                region: self.region.clone(),
+                base: CONTROL_BYTES as u32,
+                reader: RingReader::new(config.ring_bytes as usize),
+            }),
         };
         let made = plan.request.sender(&mut ends)?;
         let source = plan.response.receiver(&mut ends)?;
@@ -399,20 +391,19 @@ impl<F: Fabric> PreparedLane<F> {
             }
             Ok(())
         };
-        let bytes = if answers.is_sent() { MAX_MESSAGE } else { 0 };
-        post(queue_pair, answers.receives(config.window), bytes)?;
-        let receives_datagrams = self.datagrams.filter(|_| answers.is_datagram());
-        if let Some(queue_pair) = receives_datagrams {
-            post(queue_pair, datagrams(config.window), datagram_bytes)?;
+        post(queue_pair, answers.receives(config.window), answers.receive_bytes())?;
+        let receiving = self.beside.of(answers.transport).filter(|_| receives_beside > 0).copied();
+        if let Some(queue_pair) = receiving {
+            let bytes = unconnected::receive_bytes(core.fabric.capabilities());
+            post(queue_pair, receives_beside, bytes)?;
         }
         core.domain.watch(&self.region);
         Ok(ClientLane {
             index,
             connection: 0,
             queue_pair,
-            unreliable: self.unreliable,
-            receives: receives_datagrams.unwrap_or(queue_pair),
-            datagrams: self.datagrams,
+            beside: self.beside,
+            receives: receiving.unwrap_or(queue_pair),
             strays: 0,
             hybrid,
             written_by_rates: tuners.fetch.clone().filter(|_| self.ruled_out),

@@ -4,8 +4,10 @@ use super::batching::Batches;
 use super::slots::{Sink, Slots, micros};
 use super::within::Time;
 use crate::error::{CallError, Cause};
+use crate::path::beside::Beside;
 use crate::path::call_id::CallEnds;
 use crate::path::credits::{Ask, Credits};
+use crate::path::half::Arrived;
 use crate::path::half::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{InboundTransfers, TransferQueue};
 use crate::path::pipelined::{PIECE, PipelinedReads};
@@ -81,12 +83,10 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) written_by_rates: Option<Arc<FetchTuner>>,
     /// The queue pair that the server's messages arrive on.
     pub(crate) receives: QueuePairId,
-    /// The queue pair for datagrams of either direction.
-    pub(crate) datagrams: Option<QueuePairId>,
-    /// The number of datagrams dropped.
+    /// The queue pairs beside the reliable connection.
+    pub(crate) beside: Beside<QueuePairId>,
+    /// The number of messages dropped that came without a connection.
     pub(crate) strays: u64,
-    /// The UC queue pair for requests, if the plan writes them over one.
-    pub(crate) unreliable: Option<QueuePairId>,
     /// The number of the connection; its lanes share the control connection `link`.
     pub(crate) connection: u32,
     pub(crate) link: F::Link,
@@ -676,8 +676,8 @@ impl<F: Fabric> ClientLane<F> {
         next
     }
 
-    /// Processes a completion of the datagram queue pair, which must be healthy.
-    pub(crate) fn on_datagram(
+    /// Processes a completion of the queue pair without a connection, which must be healthy.
+    pub(crate) fn on_unconnected(
         &mut self,
         domain: &mut F::Domain,
         route: Route,
@@ -688,11 +688,11 @@ impl<F: Fabric> ClientLane<F> {
         }
         let Some(buffer) = completion.buffer else { return };
         let refused = if completion.status == CompletionStatus::Success {
-            self.rx.deliver_datagram(buffer, completion.bytes, completion.immediate)
+            self.rx.deliver(Arrived { buffer, bytes: completion.bytes, immediate: completion.immediate })
         } else {
             Err(buffer)
         };
-        if let (Err(buffer), Some(queue_pair)) = (refused, self.datagrams) {
+        if let (Err(buffer), Some(queue_pair)) = (refused, self.beside.unconnected) {
             self.strays += 1;
             tracing::debug!(target: "dunlin::client", lane = self.index, strays = self.strays, "a datagram is none of the server's, or comes too early");
             let _ = repost::<F>(domain, queue_pair, self.index, Some(buffer));
@@ -706,7 +706,7 @@ impl<F: Fabric> ClientLane<F> {
 
     /// Returns all queue pairs of this lane.
     pub(crate) fn queue_pairs(&self) -> impl Iterator<Item = QueuePairId> + use<F> {
-        [Some(self.queue_pair), self.unreliable, self.datagrams].into_iter().flatten()
+        std::iter::once(self.queue_pair).chain(self.beside.into_iter())
     }
 
     pub(super) fn report_head(&mut self, cx: &mut Cx<'_, F>) {

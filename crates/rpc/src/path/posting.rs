@@ -4,8 +4,8 @@ use super::half::Facts;
 use super::staging::AT_ONCE;
 use super::{Violation, route};
 use dunlin_fabric::{
-    Buffer, Capabilities, Fabric, Operation, PostError, QueuePairConfig, QueuePairId, RegionKey, RemoteSlice,
-    ThreadDomain, Transport, WorkRequest,
+    Buffer, Capabilities, Fabric, Operation, PostError, QueuePairId, RegionKey, RemoteSlice, ThreadDomain,
+    WorkRequest,
 };
 use dunlin_wire::Descriptor;
 
@@ -63,21 +63,4 @@ pub(crate) fn send_depth(messages: Facts, window: u16, capabilities: &Capabiliti
     let of_message = 1 + u32::from(messages.is_announced());
     let depth = u32::from(window) * (2 * of_message + 1) + AT_ONCE;
     depth.max(MAX_SEND).min(capabilities.max_queue_depth)
-}
-
-/// Returns the number of RECVs for the datagrams of a lane: one for each message in flight, and some spare.
-pub(crate) fn datagrams(window: u16) -> u32 {
-    window as u32 + 8
-}
-
-/// Returns the configuration of the unreliable connection that accompanies a reliable one. It carries only
-/// WRITEs.
-pub(crate) fn unreliable(reliable: &QueuePairConfig) -> QueuePairConfig {
-    QueuePairConfig {
-        transport: Transport::UnreliableConnection,
-        shared_receive: None,
-        max_receive: 1,
-        inbound_bytes: 4096,
-        ..*reliable
-    }
 }

@@ -1,43 +1,13 @@
 //! Receiving end of a direction: finds the next message and copies it once, whole, into private memory.
 
+use super::half::{Arrived, Fetcher, Keys, Receiver, RxHalf};
+use super::local_ring::LocalRing;
 use super::{MAX_MESSAGE, Violation};
 use crate::grouped::Lease;
 use crate::mailbox::RingReader;
-use crate::path::half::datagram::Datagrams;
-use crate::path::half::fetch::Fetcher;
-use dunlin_fabric::{Buffer, Fabric, Host, Region, Work};
-use dunlin_wire::{FirstLine, Flags, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
-use std::collections::VecDeque;
+use dunlin_fabric::{Buffer, Fabric, Host, Work};
+use dunlin_wire::{FirstLine, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
 use std::ops::Range;
-
-/// The source of messages. The rarer variants are boxed to keep it small.
-#[derive(Debug)]
-pub(crate) enum RxSource<F: Fabric> {
-    /// A ring in local memory.
-    Ring {
-        /// The region.
-        region: Region<F::Memory>,
-        /// Offset of the ring in the region: behind the control line, or its place in a pool.
-        base: u32,
-        /// The reader's position.
-        reader: RingReader,
-    },
-    /// Unprocessed messages from RECVs, at most one per RECV.
-    Messages(VecDeque<Held<F>>),
-    /// The ring that the peer publishes.
-    Fetch(Box<Fetcher<F>>),
-    /// Datagrams, in any order.
-    Datagrams(Box<Datagrams<F>>),
-}
-
-/// A message that came by SEND and is not processed yet.
-#[derive(Debug)]
-pub(crate) enum Held<F: Fabric> {
-    /// In the RECV's buffer.
-    Buffer(Buffer<F::Memory>),
-    /// Copied out of the buffer, because other lanes need the RECV.
-    Copied(Vec<u8>),
-}
 
 /// A message in private memory whose tags are verified.
 pub(crate) enum Incoming<F: Fabric> {
@@ -69,7 +39,7 @@ pub(crate) fn scratch() -> Box<Scratch> {
 /// The receiving end. Every message touches all of its fields.
 #[derive(Debug)]
 pub(crate) struct Rx<F: Fabric> {
-    source: RxSource<F>,
+    half: RxHalf<F>,
     tags: TagKey,
     epoch: u32,
     sequence: u64,
@@ -86,16 +56,16 @@ pub(crate) struct Rx<F: Fabric> {
 impl<F: Fabric> Rx<F> {
     /// Creates the receiving end; `told_of` if a completion announces each message to
     /// [`noticed`](Rx::noticed).
-    pub(crate) fn new(source: RxSource<F>, tags: TagKey, told_of: bool) -> Self {
+    pub(crate) fn new(half: RxHalf<F>, tags: TagKey, told_of: bool) -> Self {
         let expected = tags.first(0, 0);
         let due = u32::from(!told_of);
-        Rx { source, tags, epoch: 0, sequence: 0, expected, in_a_row: 0, due, told_of }
+        Rx { half, tags, epoch: 0, sequence: 0, expected, in_a_row: 0, due, told_of }
     }
 
     /// Continues the ring at the zone of a lease: the next message is expected there, at its position in the ring.
     pub(crate) fn renew(&mut self, lease: &Lease) {
-        if let RxSource::Ring { base, .. } = &mut self.source {
-            *base = lease.base as u32;
+        if let Some(ring) = self.half.ring_mut() {
+            ring.base = lease.base as u32;
         }
         self.epoch = lease.epoch;
         self.expected = self.tags.first(self.epoch, self.sequence);
@@ -109,7 +79,7 @@ impl<F: Fabric> Rx<F> {
 
     /// Returns whether another message waits behind the next one of a ring.
     pub(crate) fn waits_beyond(&self) -> bool {
-        let RxSource::Ring { region, base, reader } = &self.source else { return false };
+        let Some(LocalRing { region, base, reader }) = self.half.ring() else { return false };
         let (base, position, to_end) = (*base as usize, reader.position(), reader.to_end());
         let Ok(first) = parse_line(&region.line_out(base + position), to_end.min(MAX_MESSAGE)) else {
             return false;
@@ -121,8 +91,8 @@ impl<F: Fabric> Rx<F> {
 
     /// Advances the head past `lines` lines of the ring that were READ from the peer's copy of it.
     pub(crate) fn was_read(&mut self, lines: u32) {
-        if let RxSource::Ring { reader, .. } = &mut self.source {
-            reader.advance(lines as usize * LINE);
+        if let Some(ring) = self.half.ring_mut() {
+            ring.reader.advance(lines as usize * LINE);
         }
     }
 
@@ -133,10 +103,7 @@ impl<F: Fabric> Rx<F> {
 
     /// Returns the lines from the head to the end of the ring; 0 without a ring.
     pub(crate) fn lines_to_end(&self) -> u32 {
-        match &self.source {
-            RxSource::Ring { reader, .. } => (reader.to_end() / LINE) as u32,
-            _ => 0,
-        }
+        self.half.ring().map_or(0, |ring| (ring.reader.to_end() / LINE) as u32)
     }
 
     /// Records that the completion of a RECV has announced a message in the ring.
@@ -171,28 +138,13 @@ impl<F: Fabric> Rx<F> {
         self.tags.tags(self.epoch, self.sequence)
     }
 
-    /// Queues the message in a completed RECV.
-    pub(crate) fn deliver(&mut self, buffer: Buffer<F::Memory>, bytes: u32) {
-        if let RxSource::Messages(messages) = &mut self.source {
-            let mut buffer = buffer;
-            if buffer.set_length(bytes as usize) {
-                messages.push_back(Held::Buffer(buffer));
-            }
+    /// Queues the message of a completed RECV. Gives back the buffer of a message that is not the peer's, or finds no
+    /// room.
+    pub(crate) fn deliver(&mut self, arrived: Arrived<F>) -> Result<(), Buffer<F::Memory>> {
+        let keys = Keys { tags: self.tags, epoch: self.epoch, next: self.sequence };
+        if let Some(sequence) = self.half.deliver(arrived, keys)? {
+            self.sequence = self.sequence.max(sequence + 1);
         }
-    }
-
-    /// Queues the datagram in a completed RECV if it is a valid message of the peer and there is room;
-    /// otherwise gives the buffer back as the error.
-    pub(crate) fn deliver_datagram(
-        &mut self,
-        buffer: Buffer<F::Memory>,
-        bytes: u32,
-        immediate: Option<u32>,
-    ) -> Result<(), Buffer<F::Memory>> {
-        let RxSource::Datagrams(datagrams) = &mut self.source else { return Err(buffer) };
-        let keys = (self.tags, self.epoch, self.sequence);
-        let sequence = datagrams.take(buffer, bytes, immediate, keys)?;
-        self.sequence = self.sequence.max(sequence + 1);
         Ok(())
     }
 
@@ -204,83 +156,49 @@ impl<F: Fabric> Rx<F> {
         bytes: u32,
         limit: usize,
     ) -> Result<(), Violation> {
-        let RxSource::Messages(messages) = &mut self.source else { return Ok(()) };
-        if messages.len() >= limit {
-            return Err(Violation::Transfer("more messages than the window allows are waiting"));
-        }
-        messages.push_back(Held::Copied(buffer.get(..bytes as usize).unwrap_or(buffer).to_vec()));
-        Ok(())
+        self.half.deliver_copy(buffer.get(..bytes as usize).unwrap_or(buffer), limit)
     }
 
-    /// Copies queued messages out of the RECVs' buffers and passes the buffers to `repost`: for a lane that
-    /// takes no messages now, whose peer must not hold RECVs that other lanes need. Fails if more than
-    /// `limit` messages are queued. Costs one check if there is nothing to copy.
-    pub(crate) fn copy_held(
+    /// Passes the buffers of RECVs that hold queued messages to `repost`: for a lane that takes no messages now,
+    /// whose peer must not hold RECVs that other lanes need. Fails if more than `limit` messages are queued. Costs one
+    /// check if there are none.
+    pub(crate) fn release(
         &mut self,
         limit: usize,
-        mut repost: impl FnMut(Buffer<F::Memory>),
+        repost: impl FnMut(Buffer<F::Memory>),
     ) -> Result<(), Violation> {
-        let messages = match &mut self.source {
-            RxSource::Messages(messages) => messages,
-            // Dropped datagrams count as lost; the peer retransmits them.
-            RxSource::Datagrams(datagrams) => {
-                std::iter::from_fn(|| datagrams.pop()).for_each(|(buffer, _)| repost(buffer));
-                return Ok(());
-            }
-            RxSource::Ring { .. } | RxSource::Fetch(_) => return Ok(()),
-        };
-        // Messages copied earlier precede those still in buffers.
-        for held in messages.iter_mut().rev() {
-            let Held::Buffer(buffer) = held else { break };
-            let copied = Held::Copied(buffer.to_vec());
-            if let Held::Buffer(buffer) = std::mem::replace(held, copied) {
-                repost(buffer);
-            }
-        }
-        if messages.len() > limit {
-            return Err(Violation::Transfer("more messages than the window allows are waiting"));
-        }
-        Ok(())
+        self.half.release(limit, repost)
     }
 
     /// Returns the fetching end, if this is one.
     #[inline]
     pub(crate) fn fetcher(&mut self) -> Option<&mut Fetcher<F>> {
-        match &mut self.source {
-            RxSource::Fetch(fetcher) => Some(fetcher),
-            _ => None,
-        }
+        self.half.fetcher_mut()
     }
 
     /// Returns whether this is a fetching end without a READ in flight or to be processed.
     pub(crate) fn is_idle_fetcher(&self) -> bool {
-        matches!(&self.source, RxSource::Fetch(fetcher) if !fetcher.is_busy())
+        self.half.fetcher().is_some_and(|fetcher| !fetcher.is_busy())
     }
 
     /// Returns the READs so far, and how many of them found nothing.
     pub(crate) fn reads(&self) -> (u64, u64) {
-        match &self.source {
-            RxSource::Fetch(fetcher) => (fetcher.reads, fetcher.misses),
-            _ => (0, 0),
-        }
+        self.half.fetcher().map_or((0, 0), |fetcher| (fetcher.reads, fetcher.misses))
     }
 
     /// Returns the reading end of the ring, if messages come in one.
     #[inline(always)]
     fn reader(&self) -> Option<&RingReader> {
         // First by far the most frequent one, so that it costs one comparison.
-        if let RxSource::Ring { reader, .. } = &self.source {
-            return Some(reader);
+        if let Some(ring) = self.half.ring() {
+            return Some(&ring.reader);
         }
-        self.fetching_reader()
+        self.other_reader()
     }
 
     #[inline(never)]
-    fn fetching_reader(&self) -> Option<&RingReader> {
-        match &self.source {
-            RxSource::Fetch(fetcher) => Some(&fetcher.reader),
-            _ => None,
-        }
+    fn other_reader(&self) -> Option<&RingReader> {
+        self.half.reader()
     }
 
     /// Returns the head to piggyback on the next message in the other direction, or to report.
@@ -293,18 +211,23 @@ impl<F: Fabric> Rx<F> {
     /// a server that has no room for answers takes no requests, and waits for exactly this head.
     #[inline(always)]
     pub(crate) fn told(&mut self) {
-        if let RxSource::Ring { reader, .. } = &mut self.source {
-            return reader.told();
+        if let Some(ring) = self.half.ring_mut() {
+            return ring.reader.told();
         }
-        if let Some(fetcher) = self.fetcher() {
-            fetcher.reader.told();
+        self.told_elsewhere();
+    }
+
+    #[inline(never)]
+    fn told_elsewhere(&mut self) {
+        if let Some(reader) = self.half.reader_mut() {
+            reader.told();
         }
     }
 
     /// Returns whether a READ is in flight or completed but not processed.
     #[inline]
     pub(crate) fn is_reading(&self) -> bool {
-        matches!(&self.source, RxSource::Fetch(fetcher) if fetcher.is_busy())
+        self.half.fetcher().is_some_and(Fetcher::is_busy)
     }
 
     /// Returns whether the head must be reported now, without waiting for a message that carries it.
@@ -321,7 +244,7 @@ impl<F: Fabric> Rx<F> {
     /// Prefetches the next message's first line and the line behind it, which is read right after.
     #[inline]
     pub(crate) fn warm(&self) {
-        if let RxSource::Ring { region, base, reader } = &self.source {
+        if let Some(LocalRing { region, base, reader }) = self.half.ring() {
             region.prefetch(*base as usize + reader.position());
             region.prefetch(*base as usize + reader.position_ahead(1));
         }
@@ -330,29 +253,25 @@ impl<F: Fabric> Rx<F> {
     /// Prefetches the handle that locates the ring's memory.
     #[inline]
     pub(crate) fn warm_region(&self) {
-        if let RxSource::Ring { region, .. } = &self.source {
-            region.prefetch_handle();
+        if let Some(ring) = self.half.ring() {
+            ring.region.prefetch_handle();
         }
     }
 
     /// Returns whether a message may be waiting. For rings this is one load.
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
-        match &self.source {
-            RxSource::Ring { region, base, reader } => {
-                self.due > 0 && region.load(*base as usize + reader.position() + TAG_OFFSET) == self.expected
-            }
-            RxSource::Messages(messages) => !messages.is_empty(),
-            RxSource::Fetch(fetcher) => fetcher.has_arrived(),
-            RxSource::Datagrams(datagrams) => !datagrams.is_empty(),
+        match self.half.ring() {
+            Some(ring) => self.due > 0 && ring.is_waiting(self.expected),
+            None => self.waits_elsewhere(),
         }
     }
 
     /// Takes the next message if it is one line in a ring: the short path for most messages.
     #[inline(always)]
     pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
-        let RxSource::Ring { region, base, reader } = &mut self.source else {
-            return Ok(if self.is_waiting() { Next::Other } else { Next::Nothing });
+        let Some(LocalRing { region, base, reader }) = self.half.ring_mut() else {
+            return Ok(if self.waits_elsewhere() { Next::Other } else { Next::Nothing });
         };
         let next = region.line(*base as usize + reader.position());
         if self.due == 0 || next.load::<TAG_OFFSET>() != self.expected {
@@ -364,7 +283,7 @@ impl<F: Fabric> Rx<F> {
         if self.in_a_row < F::PREFETCH.stream_from {
             self.in_a_row += 1;
         } else if F::PREFETCH.read_lines > 0 {
-            region.prefetch(*base as usize + reader.position_ahead(F::PREFETCH.read_lines as u64));
+            region.prefetch(*base as usize + reader.position_ahead(F::PREFETCH.read_lines as u32));
         }
         let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
         next.copy_out(line);
@@ -379,6 +298,11 @@ impl<F: Fabric> Rx<F> {
         Ok(Next::Line(first))
     }
 
+    #[inline(never)]
+    fn waits_elsewhere(&self) -> bool {
+        self.half.is_waiting(self.expected)
+    }
+
     /// Takes the next message of any kind, if it is complete.
     #[inline(never)]
     pub(crate) fn poll(
@@ -391,37 +315,9 @@ impl<F: Fabric> Rx<F> {
             return Ok(None);
         }
         fabric.host().charge(Work::PollHit, 1);
-        if let RxSource::Datagrams(datagrams) = &mut self.source {
-            return Ok(datagrams.pop().map(|(buffer, range)| Incoming::Buffer(buffer, range)));
-        }
         loop {
             let expected = self.expected();
-            let taken = match &mut self.source {
-                RxSource::Ring { region, base, reader } => {
-                    take_from_ring(region, *base as usize, reader, expected, scratch)?
-                }
-                RxSource::Messages(messages) => {
-                    let Some(held) = messages.pop_front() else { return Ok(None) };
-                    let bytes: &[u8] = match &held {
-                        Held::Buffer(buffer) => buffer,
-                        Held::Copied(bytes) => bytes,
-                    };
-                    let total = check(bytes, expected)?;
-                    if total != bytes.len() {
-                        return Err(Violation::Transfer("a message of another length than it says"));
-                    }
-                    match held {
-                        Held::Buffer(buffer) => Taken::Message(Incoming::Buffer(buffer, 0..total)),
-                        Held::Copied(bytes) => {
-                            scratch[..total].copy_from_slice(&bytes);
-                            Taken::Message(Incoming::Scratch(total))
-                        }
-                    }
-                }
-                RxSource::Fetch(fetcher) => fetcher.take(expected)?,
-                RxSource::Datagrams(_) => return Ok(None),
-            };
-            match taken {
+            match self.half.take(expected, scratch)? {
                 Taken::Nothing => return Ok(None),
                 Taken::Skip { told_of } => {
                     self.next();
@@ -437,6 +333,7 @@ impl<F: Fabric> Rx<F> {
                     self.next();
                     return Ok(Some(incoming));
                 }
+                Taken::Counted(incoming) => return Ok(Some(incoming)),
             }
         }
     }
@@ -463,6 +360,8 @@ pub(crate) enum Taken<F: Fabric> {
     },
     /// A message.
     Message(Incoming<F>),
+    /// A message whose sequence number was known when it was delivered.
+    Counted(Incoming<F>),
 }
 
 /// Checks the first line of a private copy and those of its tags that are present; returns the total length.
@@ -475,39 +374,4 @@ pub(crate) fn check(bytes: &[u8], expected: Tags) -> Result<usize, Violation> {
         dunlin_wire::message::verify_tags(whole, expected)?;
     }
     Ok(first.total())
-}
-
-/// Takes the next message of a ring. It does not prefetch: a line that the peer has not written yet would be
-/// taken away from the peer's cache and slow down its stores.
-#[inline]
-fn take_from_ring<F: Fabric>(
-    region: &Region<F::Memory>,
-    base: usize,
-    reader: &mut RingReader,
-    expected: Tags,
-    scratch: &mut Scratch,
-) -> Result<Taken<F>, Violation> {
-    let at = base + reader.position();
-    if region.load(at + TAG_OFFSET) != expected.first {
-        return Ok(Taken::Nothing);
-    }
-    let (line, rest) = scratch.split_at_mut(LINE);
-    region.copy_out(at, line);
-    let Some(line) = line.first_chunk::<LINE>() else { return Ok(Taken::Nothing) };
-    let first = parse_line(line, reader.to_end().min(MAX_MESSAGE))?;
-    let Some(trailing) = first.trailing_tag_offset() else {
-        if first.header().kind == Kind::Skip {
-            reader.skip();
-            return Ok(Taken::Skip { told_of: !first.header().flags.contains(Flags::MORE) });
-        }
-        reader.advance_line();
-        return Ok(Taken::Message(Incoming::Scratch(LINE)));
-    };
-    if region.load(at + trailing) != expected.trailing {
-        return Ok(Taken::Nothing);
-    }
-    // Keep the parsed copy of the first line: a hostile peer may have changed the one in the ring since.
-    region.copy_out(at + LINE, &mut rest[..first.total() - LINE]);
-    reader.advance(first.total());
-    Ok(Taken::Message(Incoming::Scratch(first.total())))
 }

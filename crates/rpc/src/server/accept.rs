@@ -14,6 +14,7 @@ use super::worker::Shared;
 use crate::connect::records::send;
 use crate::limits::{MAX_PLANS, RING_BYTES};
 use crate::path::CONTROL_BYTES;
+use crate::path::beside::Beside;
 use crate::path::credits::MAX_CREDITS;
 use crate::plan::{
     CompletionMode, LargePayload, Lease, Occupancy, Plan, PlanError, RequestHalf, ResponseHalf, Sharing,
@@ -507,8 +508,10 @@ impl<F: Fabric> Control<F> {
             ring_bytes,
             client_ring_bytes: open.ring_bytes,
             endpoint: Endpoint(open.endpoint),
-            unreliable_endpoint: Endpoint(open.unreliable_endpoint),
-            datagram_endpoint: Endpoint(open.datagram_endpoint),
+            beside: Beside {
+                connected: Some(Endpoint(open.unreliable_endpoint)),
+                unconnected: Some(Endpoint(open.datagram_endpoint)),
+            },
             client_key: RegionKey(client_key),
             staged,
             region,

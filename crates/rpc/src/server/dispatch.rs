@@ -200,7 +200,7 @@ impl<F: Fabric> Dispatcher<F> {
         lane.was_served(drained, &self.clock);
         if lane.more && lane.is_blocked() {
             let (limit, receives) = (lane.waiting_limit(), lane.receives);
-            lane.rx.copy_held(limit, |buffer| open::repost_shared::<F>(cx.domain, receives, Some(buffer)))?;
+            lane.rx.release(limit, |buffer| open::repost_shared::<F>(cx.domain, receives, Some(buffer)))?;
         }
         if lane.is_credited() {
             lane.send_credits(cx).map_err(broken)?;

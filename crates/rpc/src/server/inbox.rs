@@ -4,6 +4,7 @@
 use super::credited::LaneCredits;
 use super::deferred::ReplyTo;
 use super::open_lanes::Admission;
+use crate::path::beside::Beside;
 use crate::plan::Plan;
 use dunlin_fabric::{Endpoint, Fabric, Nanos, Region, RegionKey, ThreadDomain, Waker};
 use dunlin_wire::Status;
@@ -21,10 +22,8 @@ pub(crate) struct OpenCommand<F: Fabric> {
     pub(crate) ring_bytes: u32,
     pub(crate) client_ring_bytes: u32,
     pub(crate) endpoint: Endpoint,
-    /// The client's endpoint of an unreliable connection, if the plan uses one.
-    pub(crate) unreliable_endpoint: Endpoint,
-    /// The client's endpoint for datagrams, if it receives any.
-    pub(crate) datagram_endpoint: Endpoint,
+    /// The client's endpoints beside it, empty where the plan needs none.
+    pub(crate) beside: Beside<Endpoint>,
     /// The client's inbound region.
     pub(crate) client_key: RegionKey,
     /// The client's ring of requests for the server to READ, if leases of the server's memory end.

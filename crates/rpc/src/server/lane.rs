@@ -88,8 +88,8 @@ const MOST_GRANTS: usize = 3;
 pub(crate) struct LossyLane {
     /// Kept answers for repeated requests.
     pub(crate) replies: ReplyCache,
-    /// The unreliable connection over which requests are written, if any.
-    pub(crate) unreliable: Option<QueuePairId>,
+    /// The lane's own queue pair beside its reliable connection, if any.
+    pub(crate) beside: Option<QueuePairId>,
 }
 
 /// The parts of a lane.
@@ -98,7 +98,8 @@ pub(crate) struct LaneParts<F: Fabric> {
     pub(crate) link: F::Link,
     pub(crate) plan: Plan,
     pub(crate) queue_pair: QueuePairId,
-    pub(crate) unreliable: Option<QueuePairId>,
+    /// The lane's own queue pair beside its reliable connection, if any.
+    pub(crate) beside: Option<QueuePairId>,
     pub(crate) receives: ReceiveTarget,
     pub(crate) max_answer: usize,
     pub(crate) published: Option<Box<Published<F>>>,
@@ -117,8 +118,8 @@ pub(crate) struct LaneParts<F: Fabric> {
 
 impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
-        let unreliable = parts.unreliable;
-        let lossy = || Box::new(LossyLane { replies: ReplyCache::new(parts.window), unreliable });
+        let beside = parts.beside;
+        let lossy = || Box::new(LossyLane { replies: ReplyCache::new(parts.window), beside });
         let granted = || {
             let mut keys = [RegionKey(0); MOST_GRANTS];
             keys.iter_mut().zip(&parts.granted).for_each(|(key, granted)| *key = *granted);
@@ -224,9 +225,9 @@ impl<F: Fabric> ServerLane<F> {
         self.admission.serial()
     }
 
-    /// Returns the unreliable connection over which requests are written, if any.
-    pub(crate) fn unreliable(&self) -> Option<QueuePairId> {
-        self.lossy.as_ref()?.unreliable
+    /// Returns the lane's own queue pair beside its reliable connection, if any.
+    pub(crate) fn beside(&self) -> Option<QueuePairId> {
+        self.lossy.as_ref()?.beside
     }
 
     /// Returns the control connection of the lane.

@@ -4,34 +4,30 @@ use super::groups::{GroupMemory, LeasedLane};
 use super::inbox::OpenCommand;
 use super::lane::{LaneParts, ServerLane};
 use super::lines::ControlLine;
-use super::worker::{SHARED_RECEIVES, Worker};
+use super::worker::{PooledRing, SHARED_RECEIVES, Worker};
 use crate::connect::records::send;
 use crate::error::ConnectError;
 use crate::grouped::sorted::grow;
 use crate::mailbox::{RingReader, RingWriter};
+use crate::path::beside::{self, Beside};
 use crate::path::credits::RENEWAL_RECEIVES;
 use crate::path::grants::end_grants;
-use crate::path::half::datagram;
 use crate::path::half::hybrid::{PUBLISHED_HEAD, Published};
-use crate::path::half::{DatagramEnd, Ends, Sender};
-use crate::path::posting::{self, MAX_SEND, repost, send_depth, unreliable};
+use crate::path::half::{BesideEnd, Ends, Sender};
+use crate::path::local_ring::LocalRing;
+use crate::path::posting::{MAX_SEND, repost, send_depth};
 use crate::path::sending::SendingParts;
 use crate::path::{CONTROL_BYTES, Cx, MAX_MESSAGE, Rx, Tx, route};
 use crate::plan::{CompletionMode, Plan};
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{
-    Access, AddressHandleId, Arena, Buffer, Capabilities, CreateError, Fabric, Link, QueuePairConfig,
-    QueuePairId, ReceiveTarget, RegionKey, SharedReceiveQueueId, ThreadDomain, Transport,
+    Access, AddressHandleId, Arena, Buffer, Capabilities, CreateError, Endpoint, Fabric, Link,
+    QueuePairConfig, QueuePairId, ReceiveTarget, Region, RegionKey, SharedReceiveQueueId, ThreadDomain,
+    Transport,
 };
 use dunlin_wire::handshake::{Extension, Extensions, LaneReady, LaneRefused, Record, RefusalCode, Secret};
 use dunlin_wire::{Direction, LINE, TagKey};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
-
-/// Send depth of the datagram queue pair, for all lanes together.
-const DATAGRAM_SENDS: u32 = 1024;
-/// RECVs for datagrams, for all lanes together. A datagram that finds none is lost.
-const DATAGRAM_RECEIVES: u32 = 1024;
 
 /// Returns whether requests of this plan arrive as completions.
 pub(crate) fn by_completion(plan: &Plan) -> bool {
@@ -63,30 +59,14 @@ pub(crate) fn open_lane<F: Fabric>(
     let fabric = worker.fabric.clone();
     let index = worker.next_index();
     command.admission.set_serial(serial);
-    let plan = command.plan;
-    let mut queue_pair = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
-    queue_pair.max_send = send_depth(plan.response.facts(), command.window, fabric.capabilities());
-    let (requests, answers) = (plan.request.facts(), plan.response.facts());
-    let renewals = renewal_receives(&command);
-    if has_own_receives(&plan, fabric.capabilities()) {
-        queue_pair.max_receive = own_receives(command.window) + renewals;
-    } else if requests.is_sent() || (requests.is_datagram() && answers.needs_credit_update()) {
-        // Head reports take RECVs, too.
-        prepare_shared(worker, &fabric)?;
-        queue_pair.shared_receive = Some(worker.shared_receive);
-        queue_pair.max_receive = 0;
-    } else {
-        queue_pair.max_receive = (requests.receives(command.window) + renewals).max(1);
+    let config = reliable(worker, &fabric, &command)?;
+    if command.plan.beside().unconnected.is_some() {
+        worker.prepare_unconnected(&fabric)?;
     }
-    queue_pair.inbound_bytes = requests.inbound_bytes();
-    if plan.uses(Transport::UnreliableDatagram) {
-        prepare_datagrams(worker, &fabric)?;
-    }
-    let beside = plan.uses(Transport::UnreliableConnection).then(|| unreliable(&queue_pair));
-    let queue_pair = worker.domain.create_queue_pair(&queue_pair)?;
+    let queue_pair = worker.domain.create_queue_pair(&config)?;
     let mut made = Made { queue_pairs: vec![queue_pair], handle: None, keys: Vec::new(), line: None };
     let link = command.link.clone();
-    let opened = join(worker, &fabric, command, index, (queue_pair, beside), &mut made);
+    let opened = join(worker, &fabric, command, (index, queue_pair, &config), &mut made);
     if opened.is_err() {
         if let Some(handle) = made.handle {
             let _ = worker.domain.destroy_address_handle(handle);
@@ -116,6 +96,30 @@ impl<F: Fabric> Worker<F> {
         });
         index as u16
     }
+}
+
+/// Returns the configuration of the lane's reliable connection, and fills the shared receive queue if the lane uses it.
+fn reliable<F: Fabric>(
+    worker: &mut Worker<F>,
+    fabric: &F,
+    command: &OpenCommand<F>,
+) -> Result<QueuePairConfig, ConnectError> {
+    let plan = command.plan;
+    let (requests, answers) = (plan.request.facts(), plan.response.facts());
+    let renewals = renewal_receives(command);
+    let mut config = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
+    config.max_send = send_depth(answers, command.window, fabric.capabilities());
+    config.inbound_bytes = requests.inbound_bytes();
+    if has_own_receives(&plan, fabric.capabilities()) {
+        config.max_receive = own_receives(command.window) + renewals;
+    } else if requests.shares_receives(&answers) {
+        prepare_shared(worker, fabric)?;
+        config.shared_receive = Some(worker.shared_receive);
+        config.max_receive = 0;
+    } else {
+        config.max_receive = (requests.receives(command.window) + renewals).max(1);
+    }
+    Ok(config)
 }
 
 /// Returns the number of RECVs for the lane's requests for credits, if they travel by immediate data.
@@ -157,50 +161,6 @@ struct Made<F: Fabric> {
     line: Option<ControlLine<F>>,
 }
 
-/// A worker's queue pair and memory for the datagrams of all its lanes.
-#[derive(Debug)]
-pub(crate) struct DatagramPair<F: Fabric> {
-    pub(crate) queue_pair: QueuePairId,
-    /// Buffers of its RECVs.
-    arena: Arena<F::Memory>,
-    receive_bytes: usize,
-    /// Work requests that lanes have posted since the last signaled one.
-    unsignaled: Arc<AtomicU32>,
-}
-
-/// Creates the queue pair for datagrams, when the first lane needs it.
-fn prepare_datagrams<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), ConnectError> {
-    if worker.datagrams.is_some() {
-        return Ok(());
-    }
-    let capabilities = fabric.capabilities();
-    let receives = DATAGRAM_RECEIVES.min(capabilities.max_queue_depth);
-    let receive_bytes = datagram::receive_bytes(capabilities);
-    let memory = fabric.register(u64::from(receives) * receive_bytes as u64, Access::LOCAL)?;
-    let arena = Arena::new(memory).map_err(|error| ConnectError::Handshake(error.to_string()))?;
-    let config = QueuePairConfig {
-        transport: Transport::UnreliableDatagram,
-        max_send: DATAGRAM_SENDS.min(capabilities.max_queue_depth),
-        max_receive: receives,
-        inbound_bytes: datagram::INBOUND_BYTES,
-        ..QueuePairConfig::reliable(worker.send_completions, worker.receive_completions)
-    };
-    let queue_pair = worker.domain.create_queue_pair(&config)?;
-    worker.datagrams = Some(DatagramPair { queue_pair, arena, receive_bytes, unsignaled: Arc::default() });
-    refill_datagrams(worker);
-    Ok(())
-}
-
-/// Posts all RECVs for datagrams whose buffers are free.
-pub(crate) fn refill_datagrams<F: Fabric>(worker: &mut Worker<F>) {
-    let Some(datagrams) = &worker.datagrams else { return };
-    for _ in 0..DATAGRAM_RECEIVES {
-        let Ok(buffer) = datagrams.arena.reserve(datagrams.receive_bytes) else { return };
-        let target = ReceiveTarget::QueuePair(datagrams.queue_pair);
-        repost_shared::<F>(&mut worker.domain, target, Some(buffer));
-    }
-}
-
 /// Placeholder on fabrics without shared receive queues; nothing can be posted to it.
 pub(crate) const NO_SHARED_RECEIVES: SharedReceiveQueueId = SharedReceiveQueueId(u32::MAX);
 
@@ -240,194 +200,49 @@ pub(crate) fn refill_shared<F: Fabric>(worker: &mut Worker<F>) {
 fn join<F: Fabric>(
     worker: &mut Worker<F>,
     fabric: &F,
-    command: OpenCommand<F>,
-    index: u16,
-    (queue_pair, beside): (QueuePairId, Option<QueuePairConfig>),
+    mut command: OpenCommand<F>,
+    (index, queue_pair, config): (u16, QueuePairId, &QueuePairConfig),
     made: &mut Made<F>,
 ) -> Result<ServerLane<F>, ConnectError> {
-    let plan = command.plan;
-    let renewals = renewal_receives(&command);
-    let link = command.link;
-    let (requests, answers) = (plan.request.facts(), plan.response.facts());
-    let unreliable = match beside {
-        None => None,
-        Some(config) => {
-            let queue_pair = worker.domain.create_queue_pair(&config)?;
-            made.queue_pairs.push(queue_pair);
-            let endpoint = worker.domain.endpoint(queue_pair, &link)?;
-            worker.domain.connect(queue_pair, &link, &command.unreliable_endpoint)?;
-            Some((queue_pair, endpoint.0))
-        }
-    };
-    let pool = match command.staged {
-        Some(_) => {
-            let GroupMemory { place, pool, key, line } = worker.memory_for(&link)?;
-            made.keys.push(key);
-            made.line = Some(line);
-            Some((place, pool, key))
-        }
-        None => None,
-    };
-    // The region and the offset of the control line.
-    let (region, line_at) = match (command.region, &made.line) {
-        (Some(region), _) => (region, 0),
-        (None, Some(line)) => (line.region.clone(), u32::from(line.at)),
-        (None, None) => return Err(ConnectError::Handshake("the lane has no control line".into())),
-    };
-    let control_key = link.grant(region.memory(), Access::WRITE)?;
-    made.keys.push(control_key);
-    let settings = worker.shared().config.request_pool.filter(|_| requests.has_ring() && pool.is_none());
-    let ring = settings.map(|settings| worker.take_ring(&link, index, settings)).transpose()?;
-    made.keys.extend(ring.as_ref().map(|ring| ring.key));
-    let published_key = match &command.published {
-        Some(region) => {
-            let key = link.grant(region.memory(), Access::READ)?;
-            made.keys.push(key);
-            key.0
-        }
-        None => 0,
-    };
-    let endpoint = worker.domain.endpoint(queue_pair, &link)?;
-    worker.domain.connect(queue_pair, &link, &command.endpoint)?;
-    let receives_alone = has_own_receives(&plan, fabric.capabilities());
-    if receives_alone {
-        let count = own_receives(command.window) + renewals;
-        post_own_receives(worker, fabric, queue_pair, count)?;
+    let beside = join_beside(worker, &command, config, made)?;
+    let memory = grant(worker, &command, index, made)?;
+    let endpoint = worker.domain.endpoint(queue_pair, &command.link)?;
+    worker.domain.connect(queue_pair, &command.link, &command.endpoint)?;
+    post_receives(worker, fabric, &command, (index, queue_pair))?;
+    let receiving = receiving_unconnected(worker, &command);
+    let unconnected = receiving.map(|pair| worker.domain.endpoint(pair, &command.link)).transpose()?;
+    let (beside, connected) = beside.unzip();
+    let endpoints = Endpoints { reliable: endpoint, beside: Beside { connected, unconnected } };
+    let directions = directions(worker, fabric, &mut command, &memory, (index, queue_pair, beside), made)?;
+    if memory.pool.is_none() {
+        worker.domain.watch_as(&memory.region, index.into());
     }
-    if requests.has_ring() {
-        for _ in 0..requests.receives(command.window) + renewals {
-            repost::<F>(&mut worker.domain, queue_pair, index, None)
-                .map_err(|error| ConnectError::Handshake(error.to_string()))?;
-        }
-    }
-    let datagram_pair = worker.datagrams.as_ref().filter(|_| plan.uses(Transport::UnreliableDatagram));
-    let datagrams = match datagram_pair {
-        None => None,
-        Some(pair) => {
-            let (queue_pair, unsignaled) = (pair.queue_pair, Arc::clone(&pair.unsignaled));
-            let receives = requests.is_datagram();
-            let endpoint = receives.then(|| worker.domain.endpoint(queue_pair, &link)).transpose()?;
-            Some((queue_pair, unsignaled, endpoint))
-        }
-    };
-    let block = ring.as_ref().map_or(LINE, |ring| ring.block as usize);
-    let (inbound, base) = match (&pool, &ring) {
-        (Some((_, pool, _)), _) => (pool, 0),
-        (None, Some(ring)) => (&ring.region, ring.base),
-        (None, None) => (&region, CONTROL_BYTES as u32),
-    };
-    let mut ends = Ends {
-        cx: Cx { fabric, domain: &mut worker.domain },
-        link: &link,
-        lane: index,
-        window: command.window,
-        queue_pair,
-        unreliable: unreliable.as_ref().map(|(queue_pair, _)| *queue_pair),
-        datagrams: datagrams.as_ref().map(|(queue_pair, unsignaled, _)| DatagramEnd {
-            queue_pair: *queue_pair,
-            unsignaled: Arc::clone(unsignaled),
-            max_send: DATAGRAM_SENDS,
-            peer: &command.datagram_endpoint,
-            place: 0,
-            // A client sends again what it holds for lost.
-            waiting: posting::datagrams(command.window.saturating_mul(2)) as usize,
-        }),
-        max_send: MAX_SEND,
-        to: (command.client_key, CONTROL_BYTES as u64),
-        ring_bytes: command.ring_bytes,
-        published: command.published,
-        staged: None,
-        control: (command.client_key, 0),
-        second: command.client_key,
-        from: Some((inbound.clone(), base, RingReader::of_blocks(command.ring_bytes as usize, block))),
-    };
-    let sender = plan.response.sender(&mut ends)?;
-    made.handle = sender.half.address_handle();
-    let published = plan.response.fetched_sender(&mut ends)?;
-    let source = plan.request.receiver(&mut ends)?;
-    let max_answer = sender.max_message;
-    let parts =
-        |facts, queue_pair_and_depth: (QueuePairId, u32), ring_bytes: u32, direction, head_at| SendingParts {
-            facts,
-            queue_pair: queue_pair_and_depth.0,
-            reports: queue_pair,
-            lane: index,
-            ring: RingWriter::new(ring_bytes as usize),
-            tags: TagKey::derive(&command.secret, command.number, direction),
-            max_send: queue_pair_and_depth.1,
-            max_inline: fabric.capabilities().max_inline,
-            control: region.clone(),
-            head_at,
-            // A client that polls memory has no RECVs, and sleeps only where WRITEs wake it.
-            peer_sleeps: plan.client != CompletionMode::Busy && !answers.is_polled(),
-        };
-    let answer_ring = if answers.is_only_fetched() { command.ring_bytes } else { command.client_ring_bytes };
-    let on = (sender.queue_pair, sender.max_send);
-    let tx = Tx::new(sender.half, parts(answers, on, answer_ring, Direction::ToClient, line_at));
-    let published = published.map(|half| {
-        let at = PUBLISHED_HEAD as u32;
-        let tx = Tx::new(half, parts(answers, on, command.ring_bytes, Direction::Fetched, at));
-        let modes = (Arc::clone(&worker.shared().response_modes), worker.number());
-        Box::new(Published::new(tx, region.clone(), command.window, modes))
-    });
-    let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
-    let mut rx = Rx::new(source, tags, requests.gated_by_completion(fabric.capabilities()));
-    if pool.is_some() {
-        rx.suspend();
-    }
-    if pool.is_none() {
-        worker.domain.watch_as(&region, index.into());
-    }
-    let mut region_keys = vec![control_key.0, pool.as_ref().map_or(published_key, |(_, _, key)| key.0)];
-    let mut extensions = Extensions::default();
-    if let Some(ring) = &ring {
-        region_keys.push(ring.key.0);
-        extensions.0.push(Extension::RequestRing { offset: ring.base.into(), block: ring.block });
-    }
-    if pool.is_some() {
-        extensions.0.push(Extension::ControlLine(line_at.into()));
-    }
-    let ready = Record::LaneReady(LaneReady {
-        lane: command.number,
-        worker: worker.number(),
-        window: command.window,
-        max_batch_entries: u16::MAX,
-        ring_bytes: command.ring_bytes,
-        max_message_bytes: MAX_MESSAGE as u32,
-        secret: Secret(command.secret),
-        endpoint: endpoint.0,
-        unreliable_endpoint: unreliable.as_ref().map_or(Vec::new(), |(_, endpoint)| endpoint.clone()),
-        datagram_endpoint: datagrams
-            .as_ref()
-            .and_then(|(_, _, endpoint)| endpoint.clone())
-            .map_or(Vec::new(), |endpoint| endpoint.0),
-        place: index,
-        region_keys,
-        extensions,
-    });
-    send(&link, &ready)?;
-    let leased = match (pool, command.staged, made.line.take()) {
-        (Some((place, _, key)), Some(staged), Some(line)) => {
-            Some(Box::new(LeasedLane::new(staged, [key, control_key], place, line.at)))
+    send(&command.link, &Record::LaneReady(ready(worker.number(), &command, &memory, index, endpoints)))?;
+    let leased = match (memory.pool, command.staged, made.line.take()) {
+        (Some(pool), Some(staged), Some(line)) => {
+            let keys = [pool.key, memory.control_key];
+            Some(Box::new(LeasedLane::new(staged, keys, pool.place, line.at)))
         }
         _ => None,
     };
     Ok(ServerLane::new(LaneParts {
         index,
-        link,
-        plan,
-        queue_pair,
-        unreliable: unreliable.map(|(queue_pair, _)| queue_pair),
-        receives: match datagrams {
-            Some((queue_pair, ..)) if requests.is_datagram() => ReceiveTarget::QueuePair(queue_pair),
-            _ if receives_alone => ReceiveTarget::QueuePair(queue_pair),
-            _ => ReceiveTarget::Shared(worker.shared_receive),
+        receives: match receiving {
+            Some(queue_pair) => ReceiveTarget::QueuePair(queue_pair),
+            None if has_own_receives(&command.plan, fabric.capabilities()) => {
+                ReceiveTarget::QueuePair(queue_pair)
+            }
+            None => ReceiveTarget::Shared(worker.shared_receive),
         },
-        max_answer,
-        published,
-        tx,
-        rx,
-        client_key: RegionKey(command.client_key.0),
+        link: command.link,
+        plan: command.plan,
+        queue_pair,
+        beside,
+        max_answer: directions.max_answer,
+        published: directions.published,
+        tx: directions.tx,
+        rx: directions.rx,
+        client_key: command.client_key,
         window: command.window,
         config: Arc::clone(&worker.shared().config),
         opened: worker.dispatcher.clock.read_now(worker.fabric.host()),
@@ -436,6 +251,248 @@ fn join<F: Fabric>(
         leased,
         admission: command.admission,
     }))
+}
+
+/// Creates the lane's own queue pair beside its reliable connection, if the plan needs one, and connects it.
+fn join_beside<F: Fabric>(
+    worker: &mut Worker<F>,
+    command: &OpenCommand<F>,
+    reliable: &QueuePairConfig,
+    made: &mut Made<F>,
+) -> Result<Option<(QueuePairId, Endpoint)>, ConnectError> {
+    let (Some(transport), Some(peer)) = (command.plan.beside().connected, &command.beside.connected) else {
+        return Ok(None);
+    };
+    let receives = command.plan.request.facts().receives_beside(transport, command.window);
+    let queue_pair = worker.domain.create_queue_pair(&beside::config(reliable, transport, receives))?;
+    made.queue_pairs.push(queue_pair);
+    let endpoint = worker.domain.endpoint(queue_pair, &command.link)?;
+    worker.domain.connect(queue_pair, &command.link, peer)?;
+    Ok(Some((queue_pair, endpoint)))
+}
+
+/// Returns the worker's queue pair without a connection, if the lane's requests come by it.
+fn receiving_unconnected<F: Fabric>(worker: &Worker<F>, command: &OpenCommand<F>) -> Option<QueuePairId> {
+    let requests = command.plan.request.facts();
+    let receives = requests.receives_beside(Transport::UnreliableDatagram, command.window);
+    worker.unconnected.as_ref().filter(|_| receives > 0).map(|pair| pair.queue_pair)
+}
+
+/// A pool of zones: its place among those of the worker, and its grant.
+struct Pool<F: Fabric> {
+    place: u16,
+    region: Region<F::Memory>,
+    key: RegionKey,
+}
+
+/// The memory of a lane that its client may access.
+struct LaneMemory<F: Fabric> {
+    /// The region of the control line, the line's offset there, and the grant of the region.
+    region: Region<F::Memory>,
+    line_at: u32,
+    control_key: RegionKey,
+    /// The pool of zones, if leases of the server's memory end.
+    pool: Option<Pool<F>>,
+    /// The ring of requests, if it lies in a region for many lanes.
+    ring: Option<PooledRing<F>>,
+    /// The grant of the ring that the client READs; 0 without one.
+    published_key: u64,
+}
+
+/// Grants the client access to the lane's memory.
+fn grant<F: Fabric>(
+    worker: &mut Worker<F>,
+    command: &OpenCommand<F>,
+    index: u16,
+    made: &mut Made<F>,
+) -> Result<LaneMemory<F>, ConnectError> {
+    let link = &command.link;
+    let pool = match command.staged {
+        Some(_) => {
+            let GroupMemory { place, pool: region, key, line } = worker.memory_for(link)?;
+            made.keys.push(key);
+            made.line = Some(line);
+            Some(Pool { place, region, key })
+        }
+        None => None,
+    };
+    let (region, line_at) = match (&command.region, &made.line) {
+        (Some(region), _) => (region.clone(), 0),
+        (None, Some(line)) => (line.region.clone(), u32::from(line.at)),
+        (None, None) => return Err(ConnectError::Handshake("the lane has no control line".into())),
+    };
+    let control_key = link.grant(region.memory(), Access::WRITE)?;
+    made.keys.push(control_key);
+    let may_be_pooled = command.plan.request.facts().has_ring() && pool.is_none();
+    let settings = worker.shared().config.request_pool.filter(|_| may_be_pooled);
+    let ring = settings.map(|settings| worker.take_ring(link, index, settings)).transpose()?;
+    made.keys.extend(ring.as_ref().map(|ring| ring.key));
+    let published = command.published.as_ref();
+    let published_key = published.map(|region| link.grant(region.memory(), Access::READ)).transpose()?;
+    made.keys.extend(published_key);
+    let published_key = published_key.map_or(0, |key| key.0);
+    Ok(LaneMemory { region, line_at, control_key, pool, ring, published_key })
+}
+
+/// Posts the RECVs that the lane does not share.
+fn post_receives<F: Fabric>(
+    worker: &mut Worker<F>,
+    fabric: &F,
+    command: &OpenCommand<F>,
+    (index, queue_pair): (u16, QueuePairId),
+) -> Result<(), ConnectError> {
+    let renewals = renewal_receives(command);
+    if has_own_receives(&command.plan, fabric.capabilities()) {
+        let count = own_receives(command.window) + renewals;
+        post_own_receives(worker, fabric, queue_pair, count)?;
+    }
+    let requests = command.plan.request.facts();
+    if requests.has_ring() {
+        for _ in 0..requests.receives(command.window) + renewals {
+            repost::<F>(&mut worker.domain, queue_pair, index, None)
+                .map_err(|error| ConnectError::Handshake(error.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The two directions of a lane.
+struct Directions<F: Fabric> {
+    tx: Tx<F>,
+    rx: Rx<F>,
+    /// The second path for answers, if they are fetched or written back.
+    published: Option<Box<Published<F>>>,
+    /// The longest answer message, in bytes.
+    max_answer: usize,
+}
+
+/// Makes the server's ends of both directions.
+fn directions<F: Fabric>(
+    worker: &mut Worker<F>,
+    fabric: &F,
+    command: &mut OpenCommand<F>,
+    memory: &LaneMemory<F>,
+    (index, queue_pair, connected): (u16, QueuePairId, Option<QueuePairId>),
+    made: &mut Made<F>,
+) -> Result<Directions<F>, ConnectError> {
+    let plan = command.plan;
+    let (requests, answers) = (plan.request.facts(), plan.response.facts());
+    let (inbound, base, block) = match (&memory.pool, &memory.ring) {
+        (Some(pool), _) => (&pool.region, 0, LINE),
+        (None, Some(ring)) => (&ring.region, ring.base, ring.block as usize),
+        (None, None) => (&memory.region, CONTROL_BYTES as u32, LINE),
+    };
+    // A client sends again what it holds for lost.
+    let waiting = requests.receives_beside(requests.transport, command.window.saturating_mul(2));
+    let pairs = Beside {
+        connected: connected.zip(command.beside.connected.as_ref()).map(|(queue_pair, peer)| BesideEnd {
+            queue_pair,
+            unsignaled: Arc::default(),
+            max_send: MAX_SEND,
+            peer,
+            place: 0,
+            waiting: waiting as usize,
+        }),
+        unconnected: plan
+            .beside()
+            .unconnected
+            .and(worker.unconnected.as_ref())
+            .zip(command.beside.unconnected.as_ref())
+            .map(|(pair, peer)| pair.end(peer, waiting)),
+    };
+    let mut ends = Ends {
+        cx: Cx { fabric, domain: &mut worker.domain },
+        link: &command.link,
+        lane: index,
+        window: command.window,
+        queue_pair,
+        beside: pairs,
+        max_send: MAX_SEND,
+        to: (command.client_key, CONTROL_BYTES as u64),
+        ring_bytes: command.ring_bytes,
+        published: command.published.take(),
+        staged: None,
+        control: (command.client_key, 0),
+        second: command.client_key,
+        from: Some(LocalRing {
+            region: inbound.clone(),
+            base,
+            reader: RingReader::of_blocks(command.ring_bytes as usize, block),
+        }),
+    };
+    let sender = plan.response.sender(&mut ends)?;
+    made.handle = sender.half.address_handle();
+    let published = plan.response.fetched_sender(&mut ends)?;
+    let receiver = plan.request.receiver(&mut ends)?;
+    let parts = |ring_bytes: u32, direction, head_at| SendingParts {
+        facts: answers,
+        queue_pair: sender.queue_pair,
+        reports: queue_pair,
+        lane: index,
+        ring: RingWriter::new(ring_bytes as usize),
+        tags: TagKey::derive(&command.secret, command.number, direction),
+        max_send: sender.max_send,
+        max_inline: fabric.capabilities().max_inline,
+        control: memory.region.clone(),
+        head_at,
+        // A client that polls memory has no RECVs, and sleeps only where WRITEs wake it.
+        peer_sleeps: plan.client != CompletionMode::Busy && !answers.is_polled(),
+    };
+    let answer_ring = if answers.is_only_fetched() { command.ring_bytes } else { command.client_ring_bytes };
+    let tx = Tx::new(sender.half, parts(answer_ring, Direction::ToClient, memory.line_at));
+    let published = published.map(|half| {
+        let tx = Tx::new(half, parts(command.ring_bytes, Direction::Fetched, PUBLISHED_HEAD as u32));
+        let modes = (Arc::clone(&worker.shared().response_modes), worker.number());
+        Box::new(Published::new(tx, memory.region.clone(), command.window, modes))
+    });
+    let tags = TagKey::derive(&command.secret, command.number, Direction::ToServer);
+    let mut rx = Rx::new(receiver, tags, requests.gated_by_completion(fabric.capabilities()));
+    if memory.pool.is_some() {
+        rx.suspend();
+    }
+    Ok(Directions { tx, rx, published, max_answer: sender.max_message })
+}
+
+/// The endpoints of a lane's queue pairs.
+struct Endpoints {
+    reliable: Endpoint,
+    beside: Beside<Endpoint>,
+}
+
+/// Returns the server's answer to a client whose lane is open.
+fn ready<F: Fabric>(
+    worker: u16,
+    command: &OpenCommand<F>,
+    memory: &LaneMemory<F>,
+    index: u16,
+    endpoints: Endpoints,
+) -> LaneReady {
+    let second = memory.pool.as_ref().map_or(memory.published_key, |pool| pool.key.0);
+    let mut region_keys = vec![memory.control_key.0, second];
+    let mut extensions = Extensions::default();
+    if let Some(ring) = &memory.ring {
+        region_keys.push(ring.key.0);
+        extensions.0.push(Extension::RequestRing { offset: ring.base.into(), block: ring.block });
+    }
+    if memory.pool.is_some() {
+        extensions.0.push(Extension::ControlLine(memory.line_at.into()));
+    }
+    let bytes = |endpoint: Option<Endpoint>| endpoint.map_or(Vec::new(), |endpoint| endpoint.0);
+    LaneReady {
+        lane: command.number,
+        worker,
+        window: command.window,
+        max_batch_entries: u16::MAX,
+        ring_bytes: command.ring_bytes,
+        max_message_bytes: MAX_MESSAGE as u32,
+        secret: Secret(command.secret),
+        endpoint: endpoints.reliable.0,
+        unreliable_endpoint: bytes(endpoints.beside.connected),
+        datagram_endpoint: bytes(endpoints.beside.unconnected),
+        place: index,
+        region_keys,
+        extensions,
+    }
 }
 
 /// Sends a client the reason why its lane cannot be opened.

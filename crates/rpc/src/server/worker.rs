@@ -3,13 +3,15 @@
 
 mod closing;
 mod crediting;
-mod datagrams;
 mod draining;
 mod grouped;
 mod pooled;
+mod unconnected;
 
 use self::closing::ClosingLane;
+pub(super) use self::pooled::PooledRing;
 use self::pooled::RingPool;
+use self::unconnected::Unconnected;
 use super::activity::Activity;
 use super::clock::WorkerClock;
 use super::config::ServerConfig;
@@ -20,12 +22,13 @@ use super::groups::Groups;
 use super::inbox::{Command, Inbox};
 use super::lane::ServerLane;
 use super::occupancy::Oversubscription;
-use super::open::{self, DatagramPair};
+use super::open;
 use super::polled::{Polled, Services};
 use super::slow::{FunctionSet, Sampling};
 use super::turns::Turns;
 use crate::grouped::sorted::SortedMap;
 use crate::path::credits::degree_of;
+use crate::path::half::Arrived;
 use crate::path::pipelined::Pulled;
 use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
@@ -99,8 +102,8 @@ pub struct Worker<F: Fabric> {
     pub(crate) shared_receive: SharedReceiveQueueId,
     /// Memory of the shared RECVs; created with the first lane that needs them.
     pub(crate) receive_arena: Option<Arena<F::Memory>>,
-    /// The queue pair for datagrams; created with the first lane that needs it.
-    pub(crate) datagrams: Option<DatagramPair<F>>,
+    /// The queue pair without a connection; created with the first lane that needs it.
+    pub(super) unconnected: Option<Unconnected<F>>,
     pub(crate) lanes: Vec<Option<ServerLane<F>>>,
     pub(crate) by_queue_pair: SortedMap<QueuePairId, u16>,
     completions: Vec<Completion<F::Memory>>,
@@ -179,7 +182,7 @@ impl<F: Fabric> Worker<F> {
             receive_completions,
             shared_receive,
             receive_arena: None,
-            datagrams: None,
+            unconnected: None,
             lanes: Vec::new(),
             by_queue_pair: SortedMap::default(),
             completions: Vec::with_capacity(COMPLETIONS_AT_ONCE),
@@ -540,8 +543,8 @@ impl<F: Fabric> Worker<F> {
 
     fn on_completion(&mut self, completion: Completion<F::Memory>) -> usize {
         self.fabric.host().charge(Work::PollCompletion, 1);
-        if self.datagrams.as_ref().is_some_and(|pair| pair.queue_pair == completion.queue_pair) {
-            self.on_datagram(completion);
+        if self.unconnected.as_ref().is_some_and(|pair| pair.queue_pair == completion.queue_pair) {
+            self.on_unconnected(completion);
             return 0;
         }
         let Some(&index) = self.by_queue_pair.get(completion.queue_pair) else {
@@ -580,14 +583,14 @@ impl<F: Fabric> Worker<F> {
                     _ => None,
                 };
                 match (completion.opcode, completion.buffer) {
-                    // A lane whose messages are datagrams uses these RECVs only for head reports.
+                    // A lane whose messages take other RECVs uses these only for head reports.
                     (Opcode::Receive, Some(buffer))
                         if shared == route::SHARED && !lane.plan.request.facts().is_sent() =>
                     {
                         open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
                         self.violated(
                             index,
-                            Violation::Transfer("a message by SEND where they are datagrams"),
+                            Violation::Transfer("a message by SEND on a lane that has none"),
                         );
                     }
                     (Opcode::Receive, Some(buffer)) if lane.is_blocked() => {
@@ -597,7 +600,10 @@ impl<F: Fabric> Worker<F> {
                             self.violated(index, violation);
                         }
                     }
-                    (Opcode::Receive, Some(buffer)) => lane.rx.deliver(buffer, completion.bytes),
+                    (Opcode::Receive, Some(buffer)) => {
+                        let (bytes, immediate) = (completion.bytes, completion.immediate);
+                        let _ = lane.rx.deliver(Arrived { buffer, bytes, immediate });
+                    }
                     (_, buffer) if shared == route::SHARED => {
                         open::repost_shared::<F>(&mut self.domain, shared_receive, buffer);
                     }
@@ -667,9 +673,9 @@ impl<F: Fabric> Worker<F> {
         let Some(mut lane) = self.lanes.get_mut(index as usize).and_then(Option::take) else { return };
         self.by_queue_pair.remove(lane.queue_pair);
         self.dispatcher.shared.lane_bytes.fetch_sub(lane.opened_bytes(), Ordering::Relaxed);
-        if let Some(unreliable) = lane.unreliable() {
-            self.by_queue_pair.remove(unreliable);
-            let _ = self.domain.destroy_queue_pair(unreliable);
+        if let Some(beside) = lane.beside() {
+            self.by_queue_pair.remove(beside);
+            let _ = self.domain.destroy_queue_pair(beside);
         }
         if let Some(handle) = lane.tx.address_handle() {
             let _ = self.domain.destroy_address_handle(handle);
@@ -693,7 +699,7 @@ impl<F: Fabric> Worker<F> {
         // Drop untaken messages first: their RECVs belong to all lanes.
         drop(lane);
         open::refill_shared(self);
-        open::refill_datagrams(self);
+        self.refill_unconnected();
         self.set_mode();
     }
 
@@ -771,8 +777,8 @@ impl<F: Fabric> Worker<F> {
         let by_completion = open::by_completion(&lane.plan);
         let index = self.next_index();
         self.by_queue_pair.insert(lane.queue_pair, index);
-        if let Some(unreliable) = lane.unreliable() {
-            self.by_queue_pair.insert(unreliable, index);
+        if let Some(beside) = lane.beside() {
+            self.by_queue_pair.insert(beside, index);
         }
         let is_grouped = lane.leased.is_some();
         let is_renewed_apart = lane.is_renewed_apart();

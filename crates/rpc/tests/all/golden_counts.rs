@@ -270,7 +270,7 @@ struct Case {
 }
 
 /// Returns every protocol with a payload that is large for all of them, two protocols with sleeping sides, one with
-/// payloads in pieces, and those whose separate calls leave together, as the papers post them.
+/// payloads in pieces, and the lossy ones with separate calls that leave together, as the papers post them.
 fn others() -> impl Iterator<Item = Case> {
     let large = PROTOCOLS.iter().map(|protocol| {
         let plan = protocol.plan(CompletionMode::Busy);
@@ -284,9 +284,10 @@ fn others() -> impl Iterator<Item = Case> {
         Plan::new(RequestHalf::Write, ResponseHalf::Write).large(LargePayload::Pipelined, SMALL_LIMIT);
     let pieces =
         Case { name: "Server-reply, 64 KiB in pieces".to_owned(), plan: pieces, size: 65_536, together: 1 };
-    let together = ["FaSST", "HERD"].into_iter().map(|name| {
-        let plan = Protocol::by_name(name).unwrap().plan(CompletionMode::Busy);
-        Case { name: format!("{name}, 8 together"), plan, size: 32, together: 8 }
+    let lossy = PROTOCOLS.iter().filter(|protocol| protocol.plan(CompletionMode::Busy).is_lossy());
+    let together = lossy.map(|protocol| {
+        let plan = protocol.plan(CompletionMode::Busy);
+        Case { name: format!("{}, 8 together", protocol.name), plan, size: 32, together: 8 }
     });
     large.chain(asleep).chain([pieces]).chain(together)
 }

@@ -35,7 +35,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "skipped_tag_check",
-        file: "crates/rpc/src/path/rx.rs",
+        file: "crates/rpc/src/path/local_ring.rs",
         from: "if region.load(at + trailing) != expected.trailing {",
         to: "if region.load(at + trailing) != expected.trailing && !dunlin_fabric::mutant(\"skipped_tag_check\") {",
     },
@@ -68,11 +68,11 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "head_too_far",
         file: "crates/rpc/src/mailbox.rs",
-        from: "        self.head as u32
-    }
+        from: "pub(crate) fn head(&self) -> u32 {
+        self.head
 ",
-        to: "        self.head as u32 + u32::from(dunlin_fabric::mutant(\"head_too_far\"))
-    }
+        to: "pub(crate) fn head(&self) -> u32 {
+        self.head.wrapping_add(u32::from(dunlin_fabric::mutant(\"head_too_far\")))
 ",
     },
     Mutant {

@@ -11,11 +11,15 @@ use crate::server::{Server, ServerBuilder};
 use crate::service::{FunctionMode, Reply, Request};
 use crate::tune::Tuners;
 use crate::{CompletionMode, ServerConfig};
-use dunlin_fabric::{Address, Host, Scheme};
+use dunlin_fabric::{Address, Host, Nanos, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{Settings, Sim};
 use dunlin_wire::Status;
 use dunlin_wire::handshake::LaneReady;
+use std::time::Duration;
+
+/// The longest wait for the other side. A machine with other work may stop both threads for seconds.
+const HANG: Duration = Duration::from_secs(60);
 
 /// Echoes on the worker.
 const ECHO: u16 = 1;
@@ -28,7 +32,11 @@ fn serve<F: Fabric>(fabric: &F, address: &Address) -> Server<F> {
         Ok(reply.write(request.payload)?)
     };
     ServerBuilder::new(fabric)
-        .config(ServerConfig { spin: std::time::Duration::from_micros(2), ..ServerConfig::default() })
+        .config(ServerConfig {
+            spin: Duration::from_micros(2),
+            hello_timeout: HANG,
+            ..ServerConfig::default()
+        })
         .function(ECHO, FunctionMode::Worker)
         .function(POOL, FunctionMode::Pool)
         .pool(move |request: &Request<'_>, reply: &mut Reply<'_>| {
@@ -53,7 +61,8 @@ impl<F: Fabric> Connection<F> {
         let config = ClientConfig::with_plan(plan).resolved(fabric);
         let tuners = config.tuners(fabric);
         let core = Core::new(fabric, config.mode()).unwrap();
-        let greeting = greet(fabric, address, &config, fabric.host().now() + 5_000_000_000).unwrap();
+        let greeting =
+            greet(fabric, address, &config, fabric.host().now() + HANG.as_nanos() as Nanos).unwrap();
         Connection { core, greeting, config, tuners, number: 0 }
     }
 
@@ -63,7 +72,7 @@ impl<F: Fabric> Connection<F> {
         *number += 1;
         let plan = config.plan.unwrap().written_back_if(tuners.rules_out_fetching());
         let prepared = PreparedLane::new(core, greeting, config, plan, *number, 0).unwrap();
-        let until = core.fabric.host().now() + 5_000_000_000;
+        let until = core.fabric.host().now() + HANG.as_nanos() as Nanos;
         let mut others = Vec::new();
         let ready = negotiate_beside(greeting, std::slice::from_ref(&prepared), until, &mut others).unwrap();
         let indices = match core.lane(0).map(|first| first.connection) {
@@ -139,7 +148,7 @@ fn rounds<F: Fabric>(fabric: &F, address: &Address, plan: Plan, rounds: u16) {
     let clients = server.clients();
     assert_eq!((clients.len(), clients[0].lanes), (1, 1));
     connection.core.close();
-    server.shutdown(std::time::Duration::from_secs(1));
+    server.shutdown(Duration::from_secs(1));
 }
 
 fn by_name(name: &str, mode: CompletionMode) -> Plan {
@@ -147,7 +156,7 @@ fn by_name(name: &str, mode: CompletionMode) -> Plan {
 }
 
 fn unique(what: &str) -> (ShmFabric, Address) {
-    let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
+    let fabric = ShmFabric::new(ShmConfig { greeting_patience: HANG, ..ShmConfig::default() }).unwrap();
     let name = format!("closing-{what}-{}-{:x}", std::process::id(), fabric.host().random());
     (fabric, Address::new(Scheme::Shm, &name).unwrap())
 }
@@ -184,7 +193,7 @@ fn overlapping<F: Fabric>(fabric: &F, address: &Address, plan: Plan) {
     connection.wait_closed();
     assert_eq!(server.clients()[0].lanes, 1);
     connection.core.close();
-    server.shutdown(std::time::Duration::from_secs(1));
+    server.shutdown(Duration::from_secs(1));
 }
 
 #[test]
@@ -261,7 +270,7 @@ fn a_lane_with_calls_in_flight_ends_after_them() {
         let id = connection.submit(stays, ECHO, b"on");
         connection.finish(id, b"on");
         connection.core.close();
-        server.shutdown(std::time::Duration::from_secs(1));
+        server.shutdown(Duration::from_secs(1));
     });
 }
 
@@ -284,7 +293,7 @@ fn a_lane_whose_connection_ends_while_it_is_closed_is_removed() {
     connection.core.forget(id);
     connection.wait_closed();
     assert!(connection.core.lane(index).is_none());
-    server.shutdown(std::time::Duration::from_secs(1));
+    server.shutdown(Duration::from_secs(1));
 }
 
 /// A lane that another one has replaced, as after a broken queue pair of the same connection, ends with its last call.
@@ -306,7 +315,7 @@ fn a_replaced_lane_ends_with_its_last_call() {
             connection.core.is_spent(lane)
         });
         assert!(is_closed, "nobody uses it, and it stands");
-        server.shutdown(std::time::Duration::from_secs(1));
+        server.shutdown(Duration::from_secs(1));
     })
     .unwrap();
 }

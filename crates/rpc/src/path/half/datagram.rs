@@ -30,19 +30,20 @@
 
 use super::protocol::Protocol;
 use super::{
-    Ends, Facts, Half, Made, MakeError, Mechanism, Message, Notice, Place, RequestHalf, ResponseHalf, Sender,
-    TxHalf,
+    Arrived, Ends, Facts, Half, Keys, Made, MakeError, Mechanism, Message, Notice, Place, Receiver,
+    RequestHalf, ResponseHalf, RxHalf, Sender, TxHalf,
 };
 use crate::path::large::LargePayload;
-use crate::path::rx::RxSource;
+use crate::path::rx::{self, Incoming, Scratch, Taken};
 use crate::path::sending::Sending;
 use crate::path::tx::TxError;
-use crate::path::{Cx, MAX_MESSAGE, route, rx};
+use crate::path::unconnected::{MTU, immediate, max_message, payload, sequence_near};
+use crate::path::{Cx, Violation, route};
 use dunlin_fabric::{
     AddressHandleId, Buffer, Capabilities, Fabric, Host, Operation, ThreadDomain, Transport, Work,
     WorkRequest,
 };
-use dunlin_wire::{BODY_OFFSET, ENTRY_META_BYTES, LINE, TAG_BYTES, TagKey};
+use dunlin_wire::Tags;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,8 +71,8 @@ impl Mechanism for Carrier {
     )
     .large(LargePayload::Read, payload(MTU))];
 
-    fn sender<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
-        let end = ends.datagrams.clone().ok_or(NO_QUEUE_PAIR)?;
+    fn sender<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
+        let end = ends.beside(facts.transport)?.clone();
         let to = ends.cx.domain.create_address_handle(end.queue_pair, ends.link, end.peer)?;
         Ok(Made {
             half: TxHalf::Datagram(Outlet { to, lane: end.place, unsignaled: end.unsignaled }),
@@ -81,59 +82,10 @@ impl Mechanism for Carrier {
         })
     }
 
-    fn receiver<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<RxSource<F>, MakeError> {
-        let end = ends.datagrams.as_ref().ok_or(NO_QUEUE_PAIR)?;
-        let datagrams = Datagrams::new(ends.cx.fabric.capabilities(), end.waiting);
-        Ok(RxSource::Datagrams(Box::new(datagrams)))
-    }
-}
-
-const NO_QUEUE_PAIR: MakeError = MakeError::Missing("there is no queue pair for datagrams");
-
-/// The datagram size that the table's protocols assume: InfiniBand's largest MTU (FaSST section 3.3).
-pub(crate) const MTU: u32 = 4096;
-
-/// Returns the largest payload of a datagram of `datagram` bytes, also as the only entry of a batch.
-pub(crate) const fn payload(datagram: u32) -> u32 {
-    let lines = datagram / LINE as u32 * LINE as u32;
-    lines.saturating_sub((BODY_OFFSET + ENTRY_META_BYTES + TAG_BYTES) as u32)
-}
-
-/// Bytes from one sender that may be in flight or wait for a RECV, where the back-end keeps them in memory: a
-/// window of 64 messages of medium length. Any excess is lost.
-pub(crate) const INBOUND_BYTES: u32 = 128 * 1024;
-
-/// Returns the longest message that fits a datagram, in bytes.
-pub(crate) fn max_message(capabilities: &Capabilities) -> usize {
-    (capabilities.max_datagram as usize / LINE * LINE).min(MAX_MESSAGE)
-}
-
-/// Returns the bytes of a RECV for a datagram: a power of two, as arenas allocate them.
-pub(crate) fn receive_bytes(capabilities: &Capabilities) -> usize {
-    (max_message(capabilities) + capabilities.datagram_headroom as usize).next_power_of_two()
-}
-
-/// Returns the immediate data of a datagram: the receiver's lane number and the low 16 bits of the sequence
-/// number.
-pub(crate) const fn immediate(lane: u16, sequence: u64) -> u32 {
-    (lane as u32) << 16 | (sequence & 0xffff) as u32
-}
-
-/// Returns the receiver's lane number from the immediate data of a datagram. The number is unverified.
-pub(crate) const fn lane_of(immediate: u32) -> u16 {
-    (immediate >> 16) as u16
-}
-
-/// Returns the sequence number nearest to `next` whose low 16 bits are those of `immediate`.
-const fn sequence_near(next: u64, immediate: u32) -> u64 {
-    const SPAN: u64 = 1 << 16;
-    let same = next & !(SPAN - 1) | (immediate & 0xffff) as u64;
-    if same + SPAN / 2 < next {
-        same + SPAN
-    } else if same > next + SPAN / 2 && same >= SPAN {
-        same - SPAN
-    } else {
-        same
+    fn receiver<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<RxHalf<F>, MakeError> {
+        let waiting = ends.beside(facts.transport)?.waiting;
+        let datagrams = Datagrams::new(ends.cx.fabric.capabilities(), waiting);
+        Ok(RxHalf::Datagrams(Box::new(datagrams)))
     }
 }
 
@@ -200,67 +152,50 @@ impl<F: Fabric> Datagrams<F> {
         let headroom = capabilities.datagram_headroom as usize;
         Datagrams { waiting: VecDeque::with_capacity(limit), limit, headroom }
     }
+}
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+impl<F: Fabric> Receiver<F> for Box<Datagrams<F>> {
+    #[inline]
+    fn is_waiting(&self, _: u64) -> bool {
+        !self.waiting.is_empty()
     }
 
-    pub(crate) fn pop(&mut self) -> Option<(Buffer<F::Memory>, Range<usize>)> {
-        self.waiting.pop_front()
+    fn take(&mut self, _: Tags, _: &mut Scratch) -> Result<Taken<F>, Violation> {
+        Ok(match self.waiting.pop_front() {
+            Some((buffer, range)) => Taken::Counted(Incoming::Buffer(buffer, range)),
+            None => Taken::Nothing,
+        })
     }
 
-    /// Takes a received datagram if it is a valid message of the peer, and returns its sequence number;
-    /// otherwise gives the buffer back as the error. `next` is the sequence number expected if no message was
-    /// lost.
-    pub(crate) fn take(
-        &mut self,
-        mut buffer: Buffer<F::Memory>,
-        bytes: u32,
-        immediate: Option<u32>,
-        (tags, epoch, next): (TagKey, u32, u64),
-    ) -> Result<u64, Buffer<F::Memory>> {
+    fn deliver(&mut self, arrived: Arrived<F>, keys: Keys) -> Result<Option<u64>, Buffer<F::Memory>> {
+        let Arrived { mut buffer, bytes, immediate } = arrived;
         let range = self.headroom..bytes as usize;
         let Some(immediate) = immediate else { return Err(buffer) };
         if self.waiting.len() >= self.limit || !buffer.set_length(range.end) {
             return Err(buffer);
         }
-        let sequence = sequence_near(next, immediate);
+        let sequence = sequence_near(keys.next, immediate);
         let whole = buffer.get(range.clone()).is_some_and(|message| {
-            rx::check(message, tags.tags(epoch, sequence)).is_ok_and(|total| total == message.len())
+            let tags = keys.tags.tags(keys.epoch, sequence);
+            rx::check(message, tags).is_ok_and(|total| total == message.len())
         });
         if !whole {
             return Err(buffer);
         }
         self.waiting.push_back((buffer, range));
-        Ok(sequence)
+        Ok(Some(sequence))
+    }
+
+    /// Drops the datagrams: they count as lost, and the peer retransmits them.
+    fn release(&mut self, _: usize, repost: impl FnMut(Buffer<F::Memory>)) -> Result<(), Violation> {
+        self.waiting.drain(..).map(|(buffer, _)| buffer).for_each(repost);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// The low 16 bits restore the sequence number of any message that is at most half of their range
-        /// away.
-        #[test]
-        fn sequences_come_back(next in 0u64..1 << 40, off in -32_000i64..32_000, lane: u16) {
-            let sequence = next.saturating_add_signed(off);
-            let immediate = immediate(lane, sequence);
-            prop_assert_eq!(sequence_near(next, immediate), sequence);
-            prop_assert_eq!(lane_of(immediate), lane);
-        }
-
-        /// Hostile immediate data yields a nearby number and has no other effect.
-        #[test]
-        fn any_immediate_is_some_sequence(next: u32, immediate: u32) {
-            let next = u64::from(next);
-            let sequence = sequence_near(next, immediate);
-            prop_assert_eq!(sequence as u16, immediate as u16);
-            prop_assert!(sequence.abs_diff(next) <= 1 << 16);
-        }
-    }
 
     #[test]
     fn one_in_so_many_is_signaled_whoever_sends() {

@@ -42,10 +42,11 @@
 
 use super::protocol::Protocol;
 use super::{
-    Ends, Facts, Half, Made, MakeError, Mechanism, Message, Notice, Place, RequestHalf, ResponseHalf, TxHalf,
+    Ends, Facts, Half, Made, MakeError, Mechanism, Message, Notice, Place, Receiver, RequestHalf,
+    ResponseHalf, RxHalf, TxHalf,
 };
 use crate::mailbox::RingReader;
-use crate::path::rx::{RxSource, Taken};
+use crate::path::rx::{Scratch, Taken};
 use crate::path::sending::Sending;
 use crate::path::tx::TxError;
 use crate::path::{Cx, Incoming, MAX_MESSAGE, Violation, route, rx};
@@ -109,7 +110,7 @@ impl Mechanism for Carrier {
         Ok(ends.on_connection(half))
     }
 
-    fn receiver<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<RxSource<F>, MakeError> {
+    fn receiver<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<RxHalf<F>, MakeError> {
         fetcher(metadata(facts), ends)
     }
 }
@@ -125,13 +126,13 @@ pub(super) fn publisher<F: Fabric>(metadata: u8, ends: &mut Ends<'_, F>) -> Resu
 }
 
 /// Makes the end that fetches.
-pub(super) fn fetcher<F: Fabric>(metadata: u8, ends: &mut Ends<'_, F>) -> Result<RxSource<F>, MakeError> {
+pub(super) fn fetcher<F: Fabric>(metadata: u8, ends: &mut Ends<'_, F>) -> Result<RxHalf<F>, MakeError> {
     let fabric = ends.cx.fabric;
     let arena = Arena::new(fabric.register(MAX_MESSAGE as u64, Access::LOCAL)?)?;
     let ring_bytes = ends.ring_bytes as usize;
     let whole = fabric.capabilities().cache_line_atomic_reads;
     let fetcher = Fetcher::new(ring_bytes, metadata, ends.second, ends.queue_pair, ends.lane, whole, &arena)?;
-    Ok(RxSource::Fetch(Box::new(fetcher)))
+    Ok(RxHalf::Fetch(Box::new(fetcher)))
 }
 
 /// The sending end: a store to local memory that the peer READs.
@@ -209,7 +210,7 @@ enum State<F: Fabric> {
 /// The fetching end of a direction.
 #[derive(Debug)]
 pub(crate) struct Fetcher<F: Fabric> {
-    pub(crate) reader: RingReader,
+    reader: RingReader,
     key: RegionKey,
     queue_pair: QueuePairId,
     lane: u16,
@@ -332,12 +333,6 @@ impl<F: Fabric> Fetcher<F> {
         self.state = State::Idle(Some(buffer));
     }
 
-    /// Returns whether a READ has completed and is not processed.
-    #[inline]
-    pub(crate) fn has_arrived(&self) -> bool {
-        matches!(self.state, State::Arrived(_))
-    }
-
     /// Processes the value of a metadata entry of the next message.
     fn learn(&mut self, value: u64) -> Result<(), Violation> {
         self.known += 1;
@@ -364,9 +359,17 @@ impl<F: Fabric> Fetcher<F> {
         self.sequence += 1;
         self.slot = self.sequence as usize % (self.ring_bytes / LINE);
     }
+}
+
+impl<F: Fabric> Receiver<F> for Box<Fetcher<F>> {
+    /// Returns whether a READ has completed and is not processed.
+    #[inline]
+    fn is_waiting(&self, _: u64) -> bool {
+        matches!(self.state, State::Arrived(_))
+    }
 
     /// Processes the bytes of a completed READ.
-    pub(crate) fn take(&mut self, expected: Tags) -> Result<Taken<F>, Violation> {
+    fn take(&mut self, expected: Tags, _: &mut Scratch) -> Result<Taken<F>, Violation> {
         let buffer = match std::mem::replace(&mut self.state, State::Idle(None)) {
             State::Arrived(buffer) => buffer,
             other => {
@@ -421,5 +424,25 @@ impl<F: Fabric> Fetcher<F> {
         self.reader.advance(total);
         self.next_message();
         Ok(Taken::Message(Incoming::Buffer(buffer, 0..total)))
+    }
+
+    #[inline]
+    fn fetcher(&self) -> Option<&Fetcher<F>> {
+        Some(self)
+    }
+
+    #[inline]
+    fn fetcher_mut(&mut self) -> Option<&mut Fetcher<F>> {
+        Some(self)
+    }
+
+    #[inline]
+    fn reader(&self) -> Option<&RingReader> {
+        Some(&self.reader)
+    }
+
+    #[inline]
+    fn reader_mut(&mut self) -> Option<&mut RingReader> {
+        Some(&mut self.reader)
     }
 }

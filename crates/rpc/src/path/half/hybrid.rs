@@ -33,13 +33,12 @@
 
 use super::protocol::Protocol;
 use super::{
-    Ends, Facts, Half, Made, MakeError, Mechanism, Notice, Place, RequestHalf, ResponseHalf, TxHalf, fetch,
-    ring,
+    Ends, Facts, Half, Made, MakeError, Mechanism, Notice, Place, RequestHalf, ResponseHalf, RxHalf, TxHalf,
+    fetch, ring,
 };
 use crate::path::awaited::Awaited;
 use crate::path::call_id::{SLOT_BITS, split_call};
 use crate::path::half::fetch::Fetcher;
-use crate::path::rx::RxSource;
 use crate::path::{CONTROL_BYTES, Cx, Rx, Tx, TxError, Violation};
 use crate::tune::mode::{FUNCTIONS, ModeSwitch};
 use crate::tune::response_mode::ResponseMode;
@@ -89,7 +88,7 @@ impl Mechanism for Carrier {
         fetch::publisher(0, ends).map(Some)
     }
 
-    fn fetched_receiver<F: Fabric>(ends: &mut Ends<'_, F>) -> Result<Option<RxSource<F>>, MakeError> {
+    fn fetched_receiver<F: Fabric>(ends: &mut Ends<'_, F>) -> Result<Option<RxHalf<F>>, MakeError> {
         fetch::fetcher(0, ends).map(Some)
     }
 }

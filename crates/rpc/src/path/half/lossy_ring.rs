@@ -30,7 +30,6 @@
 //!   144, bytes_posted 65664, completed_send 16, completed_write 16
 //! ```
 
-use super::datagram::{MTU, payload};
 use super::protocol::Protocol;
 use super::{
     Ends, Facts, Half, Made, MakeError, Mechanism, Message, Notice, Place, RequestHalf, ResponseHalf, TxHalf,
@@ -38,6 +37,7 @@ use super::{
 use crate::path::large::LargePayload;
 use crate::path::sending::Sending;
 use crate::path::tx::TxError;
+use crate::path::unconnected::{MTU, payload};
 use crate::path::{Cx, MAX_MESSAGE, route};
 use dunlin_fabric::{Fabric, Operation, RegionKey, Transport, WorkRequest};
 use dunlin_wire::LINE;
@@ -64,8 +64,8 @@ impl Mechanism for Carrier {
     )
     .large(LargePayload::Read, payload(MTU))];
 
-    fn sender<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
-        let queue_pair = ends.unreliable.ok_or(MakeError::Missing("there is no unreliable connection"))?;
+    fn sender<F: Fabric>(facts: Facts, ends: &mut Ends<'_, F>) -> Result<Made<F>, MakeError> {
+        let queue_pair = ends.beside(facts.transport)?.queue_pair;
         let ((key, base), ring) = (ends.to, LossyRing::new(ends.ring_bytes as usize));
         let half = TxHalf::Lossy(Box::new(Sender { key, base, ring }));
         Ok(Made { queue_pair, ..ends.on_connection(half) })

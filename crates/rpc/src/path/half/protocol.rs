@@ -34,3 +34,30 @@ impl Protocol {
         Protocol { large, rendezvous_above, ..self }
     }
 }
+
+/// Returns the number of rows of all mechanisms.
+pub(super) const fn count(mut of_each: &[&[Protocol]]) -> usize {
+    let mut rows = 0;
+    while let [own, others @ ..] = of_each {
+        rows += own.len();
+        of_each = others;
+    }
+    rows
+}
+
+/// Joins the rows of all mechanisms, of which the first has some.
+pub(super) const fn join<const ROWS: usize>(mut of_each: &[&[Protocol]]) -> [Protocol; ROWS] {
+    let mut table = [of_each[0][0]; ROWS];
+    let mut row = 0;
+    while let [own, others @ ..] = of_each {
+        let mut own = *own;
+        while let [protocol, rest @ ..] = own {
+            table[row] = *protocol;
+            row += 1;
+            own = rest;
+        }
+        of_each = others;
+    }
+    assert!(row == ROWS);
+    table
+}

@@ -69,14 +69,16 @@
 
 use super::protocol::Protocol;
 use super::{
-    Ends, Facts, Half, Made, MakeError, Mechanism, Message, Notice, Place, RequestHalf, ResponseHalf, TxHalf,
+    Arrived, Ends, Facts, Half, Keys, Made, MakeError, Mechanism, Message, Notice, Place, Receiver,
+    RequestHalf, ResponseHalf, RxHalf, TxHalf,
 };
-use crate::path::Cx;
 use crate::path::large::{LargePayload, SMALL_LIMIT};
-use crate::path::rx::RxSource;
+use crate::path::rx::{Incoming, Scratch, Taken, check};
 use crate::path::sending::Sending;
 use crate::path::tx::TxError;
-use dunlin_fabric::{Fabric, Operation};
+use crate::path::{Cx, Violation};
+use dunlin_fabric::{Buffer, Fabric, Operation};
+use dunlin_wire::Tags;
 use std::collections::VecDeque;
 
 /// The half.
@@ -124,8 +126,8 @@ impl Mechanism for Carrier {
         Ok(ends.on_connection(TxHalf::Send(Sender)))
     }
 
-    fn receiver<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<RxSource<F>, MakeError> {
-        Ok(RxSource::Messages(VecDeque::with_capacity(usize::from(ends.window) + 1)))
+    fn receiver<F: Fabric>(_: Facts, ends: &mut Ends<'_, F>) -> Result<RxHalf<F>, MakeError> {
+        Ok(RxHalf::Messages(Messages(VecDeque::with_capacity(usize::from(ends.window) + 1))))
     }
 }
 
@@ -144,3 +146,74 @@ impl<F: Fabric> super::Sender<F> for Sender {
         Some(0)
     }
 }
+
+/// A message that came by SEND and is not processed yet.
+#[derive(Debug)]
+enum Held<F: Fabric> {
+    /// In the RECV's buffer.
+    Buffer(Buffer<F::Memory>),
+    /// Copied out of the buffer, because other lanes need the RECV.
+    Copied(Vec<u8>),
+}
+
+/// The receiving end: unprocessed messages from RECVs, at most one per RECV.
+#[derive(Debug)]
+pub(crate) struct Messages<F: Fabric>(VecDeque<Held<F>>);
+
+impl<F: Fabric> Receiver<F> for Messages<F> {
+    #[inline]
+    fn is_waiting(&self, _: u64) -> bool {
+        !self.0.is_empty()
+    }
+
+    fn take(&mut self, expected: Tags, scratch: &mut Scratch) -> Result<Taken<F>, Violation> {
+        let Some(held) = self.0.pop_front() else { return Ok(Taken::Nothing) };
+        let bytes: &[u8] = match &held {
+            Held::Buffer(buffer) => buffer,
+            Held::Copied(bytes) => bytes,
+        };
+        let total = check(bytes, expected)?;
+        if total != bytes.len() {
+            return Err(Violation::Transfer("a message of another length than it says"));
+        }
+        Ok(Taken::Message(match held {
+            Held::Buffer(buffer) => Incoming::Buffer(buffer, 0..total),
+            Held::Copied(bytes) => {
+                scratch[..total].copy_from_slice(&bytes);
+                Incoming::Scratch(total)
+            }
+        }))
+    }
+
+    fn deliver(&mut self, arrived: Arrived<F>, _: Keys) -> Result<Option<u64>, Buffer<F::Memory>> {
+        let Arrived { mut buffer, bytes, .. } = arrived;
+        if !buffer.set_length(bytes as usize) {
+            return Err(buffer);
+        }
+        self.0.push_back(Held::Buffer(buffer));
+        Ok(None)
+    }
+
+    fn deliver_copy(&mut self, message: &[u8], limit: usize) -> Result<(), Violation> {
+        if self.0.len() >= limit {
+            return Err(TOO_MANY);
+        }
+        self.0.push_back(Held::Copied(message.to_vec()));
+        Ok(())
+    }
+
+    /// Copies the messages.
+    fn release(&mut self, limit: usize, mut repost: impl FnMut(Buffer<F::Memory>)) -> Result<(), Violation> {
+        // Messages copied earlier precede those still in buffers.
+        for held in self.0.iter_mut().rev() {
+            let Held::Buffer(buffer) = held else { break };
+            let copied = Held::Copied(buffer.to_vec());
+            if let Held::Buffer(buffer) = std::mem::replace(held, copied) {
+                repost(buffer);
+            }
+        }
+        if self.0.len() > limit { Err(TOO_MANY) } else { Ok(()) }
+    }
+}
+
+const TOO_MANY: Violation = Violation::Transfer("more messages than the window allows are waiting");

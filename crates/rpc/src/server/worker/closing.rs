@@ -103,8 +103,8 @@ impl<F: Fabric> Worker<F> {
     /// Removes lanes that broke without a completion; checks a bounded number of lanes at a time.
     pub(super) fn check_health(&mut self) {
         let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
-        if self.datagrams.as_ref().is_some_and(|pair| !ready(pair.queue_pair)) {
-            self.datagrams_broke();
+        if self.unconnected.as_ref().is_some_and(|pair| !ready(pair.queue_pair)) {
+            self.unconnected_broke();
         }
         let lanes = self.lanes.len();
         for _ in 0..lanes.min(HEALTH_AT_ONCE) {
@@ -112,7 +112,7 @@ impl<F: Fabric> Worker<F> {
             let index = self.checked;
             let Some(lane) = &self.lanes[index] else { continue };
             let ready = |queue_pair| self.domain.state(queue_pair) == Some(QueuePairState::Ready);
-            if !ready(lane.queue_pair) || !lane.unreliable().is_none_or(ready) {
+            if !ready(lane.queue_pair) || !lane.beside().is_none_or(ready) {
                 self.give_back(index as u16);
             }
         }

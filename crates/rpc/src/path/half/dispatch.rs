@@ -1,23 +1,25 @@
-//! The list of all halves and mechanisms.
-
-// The list names modules, so that an entry is all that a mechanism needs here.
-use super::protocol::Protocol;
-use super::*;
-use crate::path::Cx;
-use crate::path::rx::RxSource;
-use crate::path::sending::Sending;
-use crate::path::tx::TxError;
-use dunlin_fabric::{AddressHandleId, Data, Fabric, RegionKey};
-use dunlin_numbered::numbered;
+//! The macro that makes enums, names, numbers and dispatch of the halves from their list.
 
 /// Makes enums, names, numbers and dispatch of the halves.
 macro_rules! halves {
     ($(
-        $module:ident $(as $sender:ident($state:ty))? {
+        $module:ident {
+            $(sender $sender:ident($sending:ty);)?
+            $(receiver $receiver:ident($receiving:ty);)?
             $(requests { $($(#[$request_doc:meta])* $request:ident,)+ })?
             $(responses { $($(#[$response_doc:meta])* $response:ident,)+ })?
         }
     )+) => {
+        use self::protocol::Protocol;
+        use super::rx::{Scratch, Taken};
+        use super::sending::Sending;
+        use super::tx::TxError;
+        use super::{Cx, Violation};
+        use crate::mailbox::RingReader;
+        use dunlin_fabric::{AddressHandleId, Buffer, Data, Fabric, RegionKey};
+        use dunlin_numbered::numbered;
+        use dunlin_wire::Tags;
+
         /// The mechanism that carries requests to the server.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
@@ -64,7 +66,7 @@ macro_rules! halves {
             pub(crate) fn fetched_receiver<F: Fabric>(
                 self,
                 ends: &mut Ends<'_, F>,
-            ) -> Result<Option<RxSource<F>>, MakeError> {
+            ) -> Result<Option<RxHalf<F>>, MakeError> {
                 match self {
                     $($($(ResponseHalf::$response => $module::Carrier::fetched_receiver(ends),)+)?)+
                 }
@@ -75,7 +77,7 @@ macro_rules! halves {
         /// every lane.
         #[derive(Debug)]
         pub(crate) enum TxHalf<F: Fabric> {
-            $($($sender($state),)?)+
+            $($($sender($sending),)?)+
         }
 
         impl<F: Fabric> Sender<F> for TxHalf<F> {
@@ -137,24 +139,93 @@ macro_rules! halves {
             }
         }
 
-        /// The number of protocols.
-        const ROWS: usize = 0 $(+ <$module::Carrier as Mechanism>::PROTOCOLS.len())+;
+        /// The receiver's half of a lane, likewise.
+        #[derive(Debug)]
+        pub(crate) enum RxHalf<F: Fabric> {
+            $($($receiver($receiving),)?)+
+        }
 
-        /// The protocols of all mechanisms.
-        const TABLE: [Protocol; ROWS] = {
-            let mut table = [ring::Carrier::PROTOCOLS[0]; ROWS];
-            let mut row = 0;
-            $(
-                let mut own = <$module::Carrier as Mechanism>::PROTOCOLS;
-                while let [protocol, rest @ ..] = own {
-                    table[row] = *protocol;
-                    row += 1;
-                    own = rest;
+        impl<F: Fabric> Receiver<F> for RxHalf<F> {
+            #[inline(always)]
+            fn is_waiting(&self, first: u64) -> bool {
+                match self {
+                    $($(RxHalf::$receiver(half) => Receiver::<F>::is_waiting(half, first),)?)+
                 }
-            )+
-            assert!(row == ROWS);
-            table
-        };
+            }
+
+            #[inline]
+            fn take(&mut self, expected: Tags, scratch: &mut Scratch) -> Result<Taken<F>, Violation> {
+                match self {
+                    $($(RxHalf::$receiver(half) => half.take(expected, scratch),)?)+
+                }
+            }
+
+            #[inline(always)]
+            fn ring(&self) -> Option<&LocalRing<F>> {
+                match self {
+                    $($(RxHalf::$receiver(half) => half.ring(),)?)+
+                }
+            }
+
+            #[inline(always)]
+            fn ring_mut(&mut self) -> Option<&mut LocalRing<F>> {
+                match self {
+                    $($(RxHalf::$receiver(half) => half.ring_mut(),)?)+
+                }
+            }
+
+            #[inline]
+            fn reader(&self) -> Option<&RingReader> {
+                match self {
+                    $($(RxHalf::$receiver(half) => Receiver::<F>::reader(half),)?)+
+                }
+            }
+
+            #[inline]
+            fn reader_mut(&mut self) -> Option<&mut RingReader> {
+                match self {
+                    $($(RxHalf::$receiver(half) => Receiver::<F>::reader_mut(half),)?)+
+                }
+            }
+
+            #[inline]
+            fn fetcher(&self) -> Option<&Fetcher<F>> {
+                match self {
+                    $($(RxHalf::$receiver(half) => half.fetcher(),)?)+
+                }
+            }
+
+            #[inline]
+            fn fetcher_mut(&mut self) -> Option<&mut Fetcher<F>> {
+                match self {
+                    $($(RxHalf::$receiver(half) => half.fetcher_mut(),)?)+
+                }
+            }
+
+            fn deliver(&mut self, arrived: Arrived<F>, keys: Keys) -> Result<Option<u64>, Buffer<F::Memory>> {
+                match self {
+                    $($(RxHalf::$receiver(half) => half.deliver(arrived, keys),)?)+
+                }
+            }
+
+            fn deliver_copy(&mut self, message: &[u8], limit: usize) -> Result<(), Violation> {
+                match self {
+                    $($(RxHalf::$receiver(half) => Receiver::<F>::deliver_copy(half, message, limit),)?)+
+                }
+            }
+
+            fn release(&mut self, limit: usize, repost: impl FnMut(Buffer<F::Memory>)) -> Result<(), Violation> {
+                match self {
+                    $($(RxHalf::$receiver(half) => half.release(limit, repost),)?)+
+                }
+            }
+        }
+
+        /// The rows of each mechanism.
+        const OF_EACH: &[&[Protocol]] = &[$(<$module::Carrier as Mechanism>::PROTOCOLS),+];
+
+        /// All protocols. A new protocol is a new row of its mechanism's file.
+        pub const PROTOCOLS: &[Protocol] = &protocol::join::<{ protocol::count(OF_EACH) }>(OF_EACH);
     };
     (@both $half:ident { $($module:ident::$name:ident,)+ }) => {
         impl $half {
@@ -179,7 +250,7 @@ macro_rules! halves {
             }
 
             /// Makes the receiving end.
-            pub(crate) fn receiver<F: Fabric>(self, ends: &mut Ends<'_, F>) -> Result<RxSource<F>, MakeError> {
+            pub(crate) fn receiver<F: Fabric>(self, ends: &mut Ends<'_, F>) -> Result<RxHalf<F>, MakeError> {
                 match self {
                     $($half::$name => $module::Carrier::receiver(self.facts(), ends),)+
                 }
@@ -187,83 +258,3 @@ macro_rules! halves {
         }
     };
 }
-
-halves! {
-    ring as Ring(ring::Sender) {
-        requests {
-            /// WRITE into a ring that the server polls.
-            Write,
-            /// WRITE_WITH_IMM into a ring; a completion notifies the server.
-            WriteImm,
-            /// WRITE into a ring, then an empty SEND that notifies the server: two posts, two doorbells (HatRPC figure
-            /// 3b).
-            WriteSend,
-            /// The same two work requests as a linked list, posted with one doorbell (HatRPC figure 3c).
-            WriteSendChained,
-        }
-        responses {
-            /// WRITE into a ring that the client polls.
-            Write,
-            /// WRITE_WITH_IMM into a ring; a completion notifies the client.
-            WriteImm,
-            /// As [`RequestHalf::WriteSend`].
-            WriteSend,
-            /// As [`RequestHalf::WriteSendChained`].
-            WriteSendChained,
-        }
-    }
-    fetch as Publish(fetch::Publisher<F>) {
-        responses {
-            /// The server leaves the response in its own memory, and the client READs until it is there (RF-RPC
-            /// section 3).
-            Fetch,
-            /// As [`Fetch`](ResponseHalf::Fetch), after one READ of metadata that holds the result's location (FaRM as
-            /// HatRPC emulates it, figure 3h).
-            FetchIndexed,
-            /// As [`Fetch`](ResponseHalf::Fetch), after two READs of metadata, the first of which locates the second
-            /// (Pilaf, figure 3g).
-            FetchIndexedTwice,
-        }
-    }
-    hybrid {
-        responses {
-            /// [`Fetch`](ResponseHalf::Fetch) or [`Write`](ResponseHalf::Write), whichever the client finds to be
-            /// cheaper, chosen for each function (RF-RPC section 3.2).
-            FetchOrWrite,
-            /// [`Fetch`](ResponseHalf::Fetch) or [`WriteImm`](ResponseHalf::WriteImm), chosen likewise. The client may
-            /// sleep while results are written back.
-            FetchOrWriteImm,
-        }
-    }
-    send as Send(send::Sender) {
-        requests {
-            /// SEND into a RECV.
-            Send,
-        }
-        responses {
-            /// SEND into a RECV.
-            Send,
-        }
-    }
-    datagram as Datagram(datagram::Outlet) {
-        requests {
-            /// SEND of a datagram (UD). May be lost; the client sends it again.
-            Datagram,
-        }
-        responses {
-            /// SEND of a datagram (UD). May be lost; the server sends it again when the client repeats the request.
-            Datagram,
-        }
-    }
-    lossy_ring as Lossy(Box<lossy_ring::Sender>) {
-        requests {
-            /// WRITE over an unreliable connection (UC) into a ring that the server polls. May be lost; the client
-            /// writes it again.
-            WriteUnreliable,
-        }
-    }
-    staged as Staged(Box<staged::Staged<F>>) {}
-}
-
-/// All protocols. A new protocol is a new row of its mechanism's file.
-pub const PROTOCOLS: &[Protocol] = &TABLE;
