@@ -530,13 +530,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "            if let Some(orphans) = search.orphans().filter(|_| !dunlin_fabric::mutant(\"list_orphans_kept\")) {",
     },
     Mutant {
-        name: "only_makers_asked",
-        file: "crates/tier/src/orphans.rs",
-        from: "let is_asked = |id: &&LmrId| self.round != Round::Makers || id.node == node;",
-        to: "let is_one = self.round != Round::Makers && !crate::mutant(\"only_makers_asked\");
-        let is_asked = |id: &&LmrId| is_one || id.node == node;",
-    },
-    Mutant {
         name: "homes_not_told",
         file: "crates/tier-node/src/orphans/fixed_list.rs",
         from: "            if looks > TELLS || is_home &&",
