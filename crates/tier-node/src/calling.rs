@@ -1,30 +1,22 @@
 //! Calls to services of any node: `LT_RPC`, `LT_send` and multicast (table 1, section 8.4).
 
 use crate::buffer::Buffer;
-use crate::calls::{HOST_ENDED, node_client};
+use crate::calls::HOST_ENDED;
 use crate::error::RequestError;
 use crate::forward::Link;
-use crate::node::{Node, SignalOf};
-use crate::pool::{Pool, Taken};
+use crate::node::Node;
 use crate::qos::Class;
 use crate::rings::{Placed, RingUse};
+use crate::seats::Use;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
-use dunlin_rpc::{CallError, Cause, Client, ClientConfig, Plan, Sharing};
+use dunlin_rpc::{CallError, Cause};
 use dunlin_tier::call::{MAX_CALL, SERVICE_CALL};
 use dunlin_tier::message::{CALL, Reply, Request};
 use dunlin_tier::{CallAnswer, CallHead, Name, NodeId, Principal};
 use std::ops::{Range, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// Threads of this process that call services of one node at the same time.
-pub(crate) const MAX_CALLERS: usize = 64;
-/// Queue pairs to a node that these threads share, over all workers of that node (K in section 6.1: 1 to 4). With 16 a
-/// node of ten makes a third of the calls (figure `lite-14-calls`): the NIC's caches do not hold all connections.
-const QUEUE_PAIRS: u16 = 4;
-/// The time that a connection has at least. Those that follow on it have as much.
-const RECONNECT: Duration = Duration::from_millis(100);
 
 /// One of several calls that are made at the same time: [`Tier::call_each`].
 #[derive(Clone, Copy, Debug)]
@@ -159,59 +151,12 @@ impl<F: Fabric> Node<F> {
         until: Nanos,
         take: impl FnOnce(&[u8]) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
-        let host = self.fabric.host();
         if link != Link::Services || (self.roster.is_dynamic && to != self.me) {
             let result = self.exchange((to, link), SERVICE_CALL, bytes, until)?;
             return take(&result);
         }
-        let [pool, root] = &self.callers[usize::from(to.0)];
-        let mut client = match pool.take(host, until).ok_or(RequestError::Busy)? {
-            Taken::Value(client) => client,
-            Taken::Make(number) => {
-                // All nodes have as many workers as this one, as far as it knows.
-                let shared = ((QUEUE_PAIRS / self.config.workers).max(1), ClientConfig::default().window);
-                self.seat(to, root, shared, until).inspect_err(|_| pool.failed(number))?
-            }
-        };
-        let left = Duration::from_nanos(until.saturating_sub(host.now()));
-        let outcome = match client.within(left).call(SERVICE_CALL, bytes) {
-            Ok(response) => take(&response),
-            Err(source) => Err(RequestError::Call { node: self.name_of(to), source }),
-        };
-        pool.give(client);
-        outcome
-    }
-
-    /// Makes a client for another thread: a seat at the connection that all of them share, which has at most this many queue
-    /// pairs to each worker, with this many calls in flight on each.
-    pub(crate) fn seat(
-        &self,
-        to: NodeId,
-        root: &Pool<Client<F>, SignalOf<F>>,
-        (max_queue_pairs, window): (u16, u16),
-        until: Nanos,
-    ) -> Result<Client<F>, RequestError> {
-        let failed = |source| RequestError::Connect { node: self.name_of(to), source };
-        let host = self.fabric.host();
-        let first = match root.take(host, until).ok_or(RequestError::Busy)? {
-            Taken::Value(first) => first,
-            Taken::Make(number) => {
-                let plan =
-                    Plan { sharing: Sharing::Combined, ..Plan::default_for(self.fabric.capabilities()) };
-                let config = ClientConfig {
-                    plan: Some(plan),
-                    max_queue_pairs,
-                    window,
-                    connect_timeout: Duration::from_nanos(until.saturating_sub(host.now())).max(RECONNECT),
-                    ..node_client(self)
-                };
-                let connected = Client::connect(&self.fabric, &self.address_of(to)?, config);
-                connected.inspect_err(|_| root.failed(number)).map_err(failed)?
-            }
-        };
-        let seat = first.another();
-        root.give(first);
-        seat.map_err(failed)
+        let outcome = self.call_in_seat((to, Use::Calls), (SERVICE_CALL, bytes), (until, until), take)?;
+        outcome.unwrap_or_else(|source| Err(RequestError::Call { node: self.name_of(to), source }))
     }
 
     /// Makes calls to several nodes at the same time, each with its bytes, and waits until all have ended. A call has no

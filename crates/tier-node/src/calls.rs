@@ -2,14 +2,12 @@
 
 use crate::error::RequestError;
 use crate::forward::Link;
-use crate::locks::MAX_WAITERS;
 use crate::node::Node;
-use crate::pool::Taken;
+use crate::seats::{self, Use};
 use crate::services::Switch;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, Work};
 use dunlin_rpc::{
-    CallError, Cause, Client, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig,
-    Status,
+    CallError, Cause, ClientConfig, FunctionMode, ServeError, Server, ServerBuilder, ServerConfig, Status,
 };
 use dunlin_tier::NodeId;
 use dunlin_tier::call::{MAX_CALL, MAX_HEAD, SERVICE_CALL};
@@ -28,7 +26,7 @@ const MAX_WAITING: u32 = 16_384;
 pub(crate) const HOST_ENDED: Result<Vec<u8>, CallError> = Err(CallError::MaybeExecuted(Cause::Closed));
 
 /// The longest answer: the pieces of a region of 1 TiB.
-const MAX_RESPONSE: u64 = 8 << 20;
+pub(crate) const MAX_RESPONSE: u64 = 8 << 20;
 
 /// The longest request: a call of a service, or the record of a region of 1 TiB.
 const MAX_REQUEST: u64 = MAX_RESPONSE;
@@ -41,8 +39,9 @@ pub(crate) fn serve<F: Fabric>(node: &Arc<Node<F>>, address: &Address) -> Result
         pool_threads: POOL_THREADS,
         max_payload: MAX_REQUEST,
         max_waiting: MAX_WAITING,
+        window: seats::WINDOW,
         max_response: MAX_RESPONSE,
-        large_response_memory: 2 * MAX_RESPONSE,
+        large_response_memory: seats::LARGE,
         service: SERVICE.to_owned(),
         token: node.config.token.clone(),
         ..ServerConfig::default()
@@ -99,30 +98,19 @@ impl<F: Fabric> Node<F> {
         bytes: &[u8],
         until: Nanos,
     ) -> Result<Vec<u8>, RequestError> {
-        let host = self.fabric.host();
-        let unknown = || RequestError::NoNode(to.to_string());
         self.await_known(to, until);
-        let pool = self.clients.get(usize::from(to.0)).ok_or_else(unknown)?;
         self.check_alive(to)?;
         if self.roster.is_dynamic {
             return self.exchange((to, Link::Owner), function, bytes, until);
         }
-        let mut client = match pool.take(host, until).ok_or(RequestError::Busy)? {
-            Taken::Value(client) => client,
-            Taken::Make(number) => self.connect(to, until).inspect_err(|_| pool.failed(number))?,
+        let call =
+            || self.call_in_seat((to, Use::Requests), (function, bytes), (until, until), <[u8]>::to_vec);
+        let outcome = match call()? {
+            // The node has restarted, and the second call reaches its next life.
+            Err(source) if source.was_executed() == Some(false) && source.is_unavailable() => call()?,
+            outcome => outcome,
         };
-        let mut answer = self.call(to, &mut client, function, bytes, until);
-        if let Err(RequestError::Call { source, .. }) = &answer
-            && source.was_executed() == Some(false)
-            && source.is_unavailable()
-            && let Ok(fresh) = self.connect(to, until)
-        {
-            // The node has restarted, and this is its next life.
-            client = fresh;
-            answer = self.call(to, &mut client, function, bytes, until);
-        }
-        pool.give(client);
-        answer
+        outcome.map_err(|source| RequestError::Call { node: self.name_of(to), source })
     }
 
     /// Refuses a node that is dead in the view.
@@ -161,21 +149,6 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    fn call(
-        &self,
-        to: NodeId,
-        client: &mut Client<F>,
-        function: u16,
-        bytes: &[u8],
-        until: Nanos,
-    ) -> Result<Vec<u8>, RequestError> {
-        let left = Duration::from_nanos(until.saturating_sub(self.fabric.host().now()));
-        match client.within(left).call(function, bytes) {
-            Ok(response) => Ok(response.to_vec()),
-            Err(source) => Err(RequestError::Call { node: self.name_of(to), source }),
-        }
-    }
-
     /// As [`ask`](Node::ask), with a refusal as an error.
     pub(crate) fn demand(&self, to: NodeId, request: Request, until: Nanos) -> Result<Reply, RequestError> {
         match self.ask(to, request, until)? {
@@ -187,22 +160,6 @@ impl<F: Fabric> Node<F> {
     /// Returns the error of an answer that does not fit the request.
     pub(crate) fn misfit(&self, to: NodeId) -> RequestError {
         RequestError::Answer { node: self.name_of(to) }
-    }
-
-    /// Makes a client for another thread that waits at a node for locks.
-    pub(crate) fn waiter(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
-        let [_, root] = &self.waiters[usize::from(to.0)];
-        self.seat(to, root, (1, MAX_WAITERS as u16), until)
-    }
-
-    fn connect(&self, to: NodeId, until: Nanos) -> Result<Client<F>, RequestError> {
-        let config = ClientConfig {
-            window: 8,
-            connect_timeout: Duration::from_nanos(until.saturating_sub(self.fabric.host().now())),
-            ..node_client(self)
-        };
-        Client::connect(&self.fabric, &self.address_of(to)?, config)
-            .map_err(|source| RequestError::Connect { node: self.name_of(to), source })
     }
 
     /// Returns the address of a node's service.

@@ -18,6 +18,7 @@
 //!     Paths             the order in which operations get paths               paths.rs, qos.rs
 //!     PathCount         K by the device, with the reason                      path_count.rs
 //!     calls             requests to other nodes, by the RPC engine            calls.rs
+//!     Seats             the connection of all threads to a node               seats.rs, pool.rs
 //!     passage           calls of processes on their way, and their payloads   passage.rs, lanes.rs
 //!     Arena             its memory: extents and their pages               arena.rs, pages.rs
 //!     Acceptor          passive ends of other nodes' paths, fences            acceptor.rs
@@ -84,6 +85,7 @@ mod publish;
 mod qos;
 mod rings;
 mod roster;
+mod seats;
 mod services;
 mod serving;
 mod spec;

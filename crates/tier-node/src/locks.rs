@@ -13,7 +13,7 @@ use crate::item::Change;
 use crate::lock_owner::offset;
 use crate::node::{Node, SignalOf};
 use crate::operate::Target;
-use crate::pool::Taken;
+use crate::seats::Use;
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, nanos};
 use dunlin_rpc::{CallError, Cause};
@@ -27,8 +27,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
 
-/// The most threads of a node that wait for locks and barriers of one other node at a time.
-pub(crate) const MAX_WAITERS: usize = 64;
 /// The most names of locks that a node remembers while none of its threads and processes uses them.
 const MAX_IDLE: usize = 4096;
 /// How often one node hands a lock over among its threads and processes, before other nodes have their turn.
@@ -562,8 +560,7 @@ impl<F: Fabric> Node<F> {
         request: LockRequest,
         until: Nanos,
     ) -> Result<LockReply, (LockError, bool)> {
-        let (host, to) = (self.fabric.host(), joined.node);
-        let name = || self.name_of(to);
+        let to = joined.node;
         let message = LockMessage { owner: joined.owner, request }.encode();
         if self.roster.is_dynamic && to != self.me {
             let reply = self.exchange((to, Link::Waits), LOCK_CALL, &message, until);
@@ -576,17 +573,15 @@ impl<F: Fabric> Node<F> {
                 }
             };
         }
-        let [pool, _] = &self.waiters[usize::from(to.0)];
-        let mut client = match pool.take(host, 0).ok_or_else(|| (LockError::Busy { node: name() }, true))? {
-            Taken::Value(client) => client,
-            Taken::Make(number) => {
-                let connected = self.waiter(to, until).inspect_err(|_| pool.failed(number));
-                connected.map_err(|error| (error.into(), true))?
+        let waits = self.call_in_seat((to, Use::Waits), (LOCK_CALL, &message), (0, until), <[u8]>::to_vec);
+        let outcome = waits.map_err(|error| match error {
+            // Another thread has connected all the time.
+            RequestError::Busy if self.fabric.host().now() >= until => {
+                (LockError::Deadline { node: self.name_of(to) }, true)
             }
-        };
-        let left = Duration::from_nanos(until.saturating_sub(host.now()));
-        let outcome = client.within(left).call(LOCK_CALL, &message).map(|reply| reply.to_vec());
-        pool.give(client);
+            RequestError::Busy => (LockError::Busy { node: self.name_of(to) }, true),
+            error => (error.into(), true),
+        })?;
         self.outcome(to, outcome)
     }
 

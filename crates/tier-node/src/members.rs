@@ -168,11 +168,7 @@ impl<F: Fabric> Node<F> {
     /// Drops the idle connections to the service of a node.
     fn drop_clients(&self, node: NodeId) {
         let at = usize::from(node.0);
-        let [callers, root] = &self.callers[at];
-        let [waiters, first] = &self.waiters[at];
-        for pool in [&self.clients[at], waiters, first, callers, root] {
-            pool.drain();
-        }
+        self.seats[at].drain();
         // Dropping a client waits, so no lock is held meanwhile.
         let unused = std::mem::take(&mut self.links.lock().unwrap_or_else(PoisonError::into_inner)[at]);
         drop(unused);

@@ -2,7 +2,6 @@
 
 use crate::acceptor::Fencing;
 use crate::arena::{Arena, Place};
-use crate::calling::MAX_CALLERS;
 use crate::cleaner::Todo;
 use crate::config::TierConfig;
 use crate::delays::Delays;
@@ -12,19 +11,18 @@ use crate::forward::{Board, Links};
 use crate::free::Mover;
 use crate::kept::{KeptLedger, Lineage, StateGuard};
 use crate::lanes::Lanes;
-use crate::locks::{Locks, MAX_WAITERS};
+use crate::locks::Locks;
 use crate::operate::Copy;
 use crate::path::{Path, PathLinks};
 use crate::path_count::PathReason;
 use crate::paths::Paths;
-use crate::pool::Pool;
 use crate::qos::{Class, Qos};
 use crate::rings::Rings;
 use crate::roster::Roster;
+use crate::seats::Seats;
 use crate::services::Services;
 use crate::steps::Steps;
 use dunlin_fabric::{Fabric, Host, Nanos, Signal, Work, nanos};
-use dunlin_rpc::Client;
 use dunlin_tier::cut::{MAX_PIECE, MAX_PIECES};
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::{
@@ -112,13 +110,9 @@ pub(crate) struct Node<F: Fabric> {
     pub(crate) lineage: Lineage,
     pub(crate) arena: Arena<F>,
     state: Mutex<State>,
-    pub(crate) clients: Vec<Pool<Client<F>, SignalOf<F>>>,
-    /// Clients for calls that wait for locks, and the first one, whose queue pair they share; for each node. All of them may
-    /// be in flight: no call waits for the end of another one, which may be the end of a lock.
-    pub(crate) waiters: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
+    /// The clients of each node's service.
+    pub(crate) seats: Vec<Seats<F>>,
     pub(crate) locks: Locks<F>,
-    /// Clients for calls to services, and the first one, whose connection they share; for each node.
-    pub(crate) callers: Vec<[Pool<Client<F>, SignalOf<F>>; 2]>,
     pub(crate) services: Arc<Services<F>>,
     pub(crate) rings: Rings,
     pub(crate) board: Arc<Board<F>>,
@@ -154,8 +148,6 @@ pub(crate) const SETTLE: Nanos = 1_000_000;
 const CLEANED_SOON: Nanos = 50_000;
 /// The longest block for the pieces of one region: an extent, as a rule. With one for each piece, 1 GiB takes 256.
 const LONGEST_BLOCK: u64 = 64 << 20;
-/// Connections of one node to the service of another.
-const CLIENTS: usize = 4;
 /// Bytes that `memset` sets with the lock held.
 const SET_AT_ONCE: u64 = 64 << 10;
 /// Bytes that are filled by one copy.
@@ -205,10 +197,8 @@ impl<F: Fabric> Node<F> {
             lineage,
             arena,
             state: Mutex::new(state),
-            clients: (0..most).map(|_| Pool::new(host, CLIENTS)).collect(),
-            waiters: (0..most).map(|_| [MAX_WAITERS, 1].map(|limit| Pool::new(host, limit))).collect(),
+            seats: (0..most).map(|_| Seats::new(host)).collect(),
             locks: Locks::new(most),
-            callers: (0..most).map(|_| [MAX_CALLERS, 1].map(|limit| Pool::new(host, limit))).collect(),
             services: Arc::new(Services::new()),
             rings: Rings::new(most),
             board: Arc::new(Board::new(fabric)),

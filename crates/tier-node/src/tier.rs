@@ -16,6 +16,7 @@ use crate::path_count::{PathCount, PathReason};
 use crate::paths::PathQueue;
 use crate::qos::Class;
 use crate::roster::{Current, Roster};
+use crate::seats::{Seats, Use};
 use crate::spec::Spec;
 use dunlin_fabric::{Fabric, Host, KeeperError, MemoryKeeper, Nanos, Signal, Task, nanos};
 use dunlin_rpc::Server;
@@ -51,15 +52,16 @@ impl<F: Fabric> Drop for Running<F> {
         self.node.lanes.end();
         self.node.end_rings();
         self.node.delays.end();
-        let waiters = self.node.waiters.iter().flatten();
-        self.node.clients.iter().chain(waiters).for_each(|clients| clients.clear());
+        for of in [Use::Requests, Use::Waits] {
+            self.node.seats.iter().for_each(|seats| seats.clear_one(of));
+        }
         self.node.board.close();
         // Dropping a client waits, so no lock is held meanwhile.
         let mut links = self.node.links.lock().unwrap_or_else(PoisonError::into_inner);
         let unused: Vec<_> = links.iter_mut().map(std::mem::take).collect();
         drop(links);
         drop(unused);
-        self.node.callers.iter().flatten().for_each(|clients| clients.clear());
+        self.node.seats.iter().for_each(Seats::clear);
         drop(self.server.take());
         self.tasks.drain(..).for_each(Task::join);
     }

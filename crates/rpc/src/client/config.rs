@@ -43,6 +43,12 @@ pub struct ClientConfig {
     /// ([`ServerConfig::max_active_queue_pairs`](crate::ServerConfig::max_active_queue_pairs)); under
     /// [`Lease::Slice`] one. Default: 64.
     pub max_queue_pairs: u16,
+    /// Under [`Sharing::Combined`], the most calls of one thread that take places of a window, 1 to `window`. A call whose
+    /// deadline has passed keeps its place until its answer comes; a further call then fails with
+    /// [`Cause::WindowFull`](crate::Cause::WindowFull) while answers of as many are missing. So threads whose number times
+    /// this is at most `window` never wait for a place, whatever the others wait for. Operations on memory do not count.
+    /// `None`, the default: `window`.
+    pub calls_per_thread: Option<u16>,
     /// Under [`Sharing::Combined`], C of FLOCK section 5.1, 1 to 63: the calls that a queue pair may send before the
     /// server agrees to as many more. Default: 32, as in the paper.
     pub credits: u16,
@@ -142,6 +148,7 @@ impl Default for ClientConfig {
             functions: BTreeMap::new(),
             window: 64,
             max_queue_pairs: MAX_STRANDS,
+            calls_per_thread: None,
             credits: CREDITS,
             credit_renewal: CreditRenewal::WithRequest,
             thread_scheduling: Some(Duration::from_millis(10)),
@@ -243,6 +250,11 @@ impl ClientConfig {
         }
     }
 
+    /// Returns the most calls of a thread that take places of a window, under a policy that combines.
+    pub(crate) fn most_of_a_thread(&self) -> u16 {
+        self.calls_per_thread.map_or(self.window, |most| most.min(self.window))
+    }
+
     /// Returns the most impatient completion mode of the client's plans.
     pub(crate) fn mode(&self) -> CompletionMode {
         let modes = self.plans().into_iter().map(|plan| plan.client);
@@ -286,6 +298,10 @@ impl ClientConfig {
         }
         if !(1..=MAX_STRANDS).contains(&self.max_queue_pairs) {
             return out("max_queue_pairs", self.max_queue_pairs.into(), "1 to 64");
+        }
+        if self.calls_per_thread.is_some_and(|most| !(1..=self.window).contains(&most)) {
+            let value = self.calls_per_thread.unwrap_or_default();
+            return out("calls_per_thread", value.into(), "1 to the window");
         }
         if !(1..=MAX_CREDITS).contains(&self.credits) {
             return out("credits", self.credits.into(), "1 to 63");

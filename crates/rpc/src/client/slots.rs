@@ -135,6 +135,8 @@ pub(crate) struct Slots<M: Memory> {
     /// A call has ended at its deadline since [`take_expired`](Slots::take_expired).
     has_expired: bool,
     in_flight: u32,
+    /// Calls that their callers do not wait for any more, and whose answers are still to come.
+    given_up: u16,
     /// The slot freed last, the head of the list of free slots, or [`NO_SLOT`].
     free: u16,
     /// The number of free slots.
@@ -171,6 +173,7 @@ impl<M: Memory> Slots<M> {
             first_done: None,
             done: VecDeque::with_capacity(2 * window as usize + 1),
             in_flight: 0,
+            given_up: 0,
             sent: 0,
             started_unsent: false,
             has_expired: false,
@@ -233,6 +236,19 @@ impl<M: Memory> Slots<M> {
         if let Some(slot) = self.slots.get_mut(split_call(call).0) {
             slot.thread = thread as u8;
         }
+    }
+
+    /// Returns whether a thread has fewer than `most` slots, if calls were given up: otherwise the caller counts its calls
+    /// itself. Takes time in proportion to the window while answers of such calls are missing.
+    #[inline]
+    pub(crate) fn has_room_for(&self, thread: u16, most: u16) -> bool {
+        self.given_up == 0 || self.slots_of(thread) < usize::from(most)
+    }
+
+    #[cold]
+    fn slots_of(&self, thread: u16) -> usize {
+        let is_call = |slot: &&Slot| slot.state != State::Free && slot.sequence != NO_MESSAGE;
+        self.slots.iter().filter(is_call).filter(|slot| u16::from(slot.thread) == thread).count()
     }
 
     /// Returns whether an answer names the thread of its call. True for a call that is not in the table.
@@ -458,6 +474,7 @@ impl<M: Memory> Slots<M> {
                 Some(Answered::Wanted)
             }
             State::Zombie => {
+                self.given_up -= 1;
                 self.release(call);
                 Some(Answered::Unwanted)
             }
@@ -466,6 +483,7 @@ impl<M: Memory> Slots<M> {
                 slot.state = State::Done;
                 rare.request = None;
                 self.in_flight -= 1;
+                self.given_up -= 1;
                 Some(Answered::Unwanted)
             }
             State::Free | State::Done => None,
@@ -586,11 +604,13 @@ impl<M: Memory> Slots<M> {
             self.pop_done();
         }
         let Some(slot) = self.get(call) else { return };
-        match slot.state {
+        let state = slot.state;
+        match state {
             State::Done => self.release(call),
             // A call of the open batch is sent with it all the same.
             State::Expired | State::InFlight | State::Reading => {
                 slot.state = State::Zombie;
+                self.given_up += u16::from(state != State::Expired);
                 if let Some(rare) = self.rare(call) {
                     rare.error = None;
                 }
@@ -618,6 +638,7 @@ impl<M: Memory> Slots<M> {
                 continue;
             }
             slot.state = State::Expired;
+            self.given_up += 1;
             slot.rare = true;
             self.has_expired = true;
             let call = slot.call;
@@ -644,10 +665,14 @@ impl<M: Memory> Slots<M> {
             let call = slot.call;
             match slot.state {
                 State::Free | State::Done => {}
-                State::Zombie => self.release(call),
+                State::Zombie => {
+                    self.given_up -= 1;
+                    self.release(call);
+                }
                 State::Expired => {
                     slot.state = State::Done;
                     self.in_flight -= 1;
+                    self.given_up -= 1;
                 }
                 State::InFlight | State::Reading => {
                     let never = !was_sent(slot.sequence, taken);

@@ -258,6 +258,7 @@ impl<F: Fabric> Combined<F> {
         }
         if leader.is_next(entry.worker)
             && !strand.is_retired()
+            && client.has_room_for(entry.worker, entry.function, place.seat.number())
             && let Some(ticket) = place.seat.begin(leader)
         {
             let to = (entry.worker, CallEnds { function: entry.function, thread: place.seat.number() });
@@ -364,6 +365,17 @@ impl<F: Fabric> Combined<F> {
             finish(strand, leader, ticket, Err(CallError::NotExecuted(Cause::DeadlineExceeded)));
             return Step::Begun;
         }
+        if !client.has_room_for(tag.worker(), ends.function, ends.thread) {
+            // The missing answers may be here.
+            client.collect_into(&mut Deliver { strand, leader, under_way }, |deliver, id, outcome| {
+                deliver.deliver(id, outcome);
+            });
+            if !client.has_room_for(tag.worker(), ends.function, ends.thread) {
+                // Calls of other threads do not wait behind it.
+                finish(strand, leader, ticket, Err(CallError::NotExecuted(Cause::WindowFull)));
+                return Step::Begun;
+            }
+        }
         let mut submit = |client: &mut Client<F>, time| match &mut own {
             None => client.submit_with_others(to, payload, time, alone),
             Some(own) => client.submit_own(to, own, time, (alone, open.has(ends.thread))),
@@ -426,7 +438,7 @@ impl<F: Fabric> Policy<F> for Combined<F> {
     const MAX_STRANDS: u16 = MAX_STRANDS;
 
     fn table(config: &ClientConfig) -> Arc<Table<F>> {
-        let (seats, window, lists) = (MAX_SEATS, config.window, MAX_STRANDS);
+        let (seats, window, lists) = (MAX_SEATS, config.most_of_a_thread(), MAX_STRANDS);
         let tickets = Tickets::new(Capacity { seats, window, lists, longest: u32::MAX });
         Arc::new(Table { tickets, own: OwnMemory::new(seats, window, config.own_memory_from) })
     }

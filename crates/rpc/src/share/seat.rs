@@ -67,7 +67,10 @@ impl<F: Fabric, P: Policy<F>> Seat<F, P> {
             number,
             strand,
             epoch: handle.epoch(),
-            calls: Calls::new(config.window),
+            calls: Calls::new(match P::MAX_STRANDS {
+                1 => config.window,
+                _ => config.most_of_a_thread(),
+            }),
             sleep,
             waiter: Waiter::new(config.mode(), nanos(config.spin)),
             earliest: Nanos::MAX,

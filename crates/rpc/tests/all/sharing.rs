@@ -394,6 +394,53 @@ fn a_late_answer_makes_room() {
     }
 }
 
+/// A thread whose calls are not answered takes its own places only: the others never wait for one.
+#[test]
+fn calls_without_answers_leave_room_for_other_threads() {
+    const NEVER: u16 = 9;
+    for seed in 0..5 {
+        Sim::run(seed, move |fabric| {
+            let address = Address::new(Scheme::Sim, "places").unwrap();
+            let server = ServerBuilder::new(&fabric)
+                .function(ECHO, FunctionMode::Worker)
+                .function(NEVER, FunctionMode::Pull)
+                .serve(&address, |_| echo())
+                .unwrap();
+            let plan = any_plan().completion(CompletionMode::Event, CompletionMode::Event);
+            let config =
+                ClientConfig { window: 6, calls_per_thread: Some(2), ..shared(plan, Sharing::Combined) };
+            let mut first = Client::connect(&fabric, &address, config.clone()).unwrap();
+            let mut others = [first.another().unwrap(), first.another().unwrap()];
+            let short = Duration::from_micros(50);
+            for client in &mut others {
+                for _ in 0..2 {
+                    let over = client.within(short).call(NEVER, b"").map(drop).unwrap_err();
+                    assert_eq!(over, CallError::MaybeExecuted(Cause::DeadlineExceeded));
+                }
+                let full = client.within(PROMPTLY).call(ECHO, b"").map(drop);
+                assert_eq!(full, Err(CallError::NotExecuted(Cause::WindowFull)));
+            }
+            for _ in 0..20 {
+                let since = fabric.host().now();
+                assert_eq!(&first.within(PROMPTLY).call(ECHO, b"this").unwrap()[..], b"this");
+                assert!(fabric.host().now() - since < 1_000_000);
+            }
+            // The answers come: nobody wants these calls any more.
+            let puller = server.puller();
+            assert!(puller.receive(fabric.host().now() + 1_000_000).is_none());
+            for client in &mut others {
+                assert_eq!(&client.within(PROMPTLY).call(ECHO, b"that").unwrap()[..], b"that");
+            }
+            drop((first, others));
+            drop(puller);
+            server.shutdown(Duration::from_secs(1));
+            let config = ClientConfig { calls_per_thread: Some(7), ..config };
+            assert!(matches!(config.check(), Err(ConnectError::Setting { what: "calls_per_thread", .. })));
+        })
+        .unwrap();
+    }
+}
+
 /// Returns the number of times that a client reads the clock in calls whose answers are there when it looks. In virtual
 /// time the price of reading the clock shows it: the rest of a call costs less than one such read.
 fn clock_reads(sharing: Sharing, calls: u64) -> u64 {

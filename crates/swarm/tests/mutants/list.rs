@@ -387,13 +387,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "uncertain_call_repeated",
-        file: "crates/tier-node/src/calling.rs",
-        from: "        let outcome = match client.within(left).call(SERVICE_CALL, bytes) {",
-        to: "        let mut called = client.within(left).call(SERVICE_CALL, bytes).map(|response| response.to_vec());
-        if called.is_err() && dunlin_fabric::mutant(\"uncertain_call_repeated\") {
-            called = client.within(left).call(SERVICE_CALL, bytes).map(|response| response.to_vec());
+        file: "crates/tier-node/src/seats.rs",
+        from: "        let outcome = client.within(left).call(function, bytes).map(|response| take(&response));",
+        to: "        let mut called = client.within(left).call(function, bytes).map(|response| response.to_vec());
+        if called.is_err() && of == Use::Calls && dunlin_fabric::mutant(\"uncertain_call_repeated\") {
+            called = client.within(left).call(function, bytes).map(|response| response.to_vec());
         }
-        let outcome = match called {",
+        let outcome = called.map(|response| take(&response));",
     },
     Mutant {
         name: "unanswered_call_refused",

@@ -22,6 +22,7 @@ mod owners;
 mod priorities;
 mod processes;
 mod publish;
+mod queue_pairs;
 mod rings;
 mod service;
 mod services;

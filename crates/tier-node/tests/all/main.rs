@@ -15,6 +15,7 @@ mod moves;
 mod orphans;
 mod publish;
 mod qos;
+mod queue_pair_count;
 mod queue_pairs;
 mod revoke;
 mod rings;

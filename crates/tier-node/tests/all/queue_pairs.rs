@@ -1,10 +1,9 @@
 //! The queue pairs of a pair of nodes (LITE section 6.1): their number does not depend on the threads that use them.
 
 use crate::cluster::{config, spawn, tag};
-use dunlin_fabric::interpose::{DomainHooks, Hooks, Interposed, LinkHooks};
-use dunlin_fabric::{
-    CreateError, Fabric, Host, Link, QueuePairConfig, QueuePairId, Scheme, Signal, Task, ThreadDomain,
-};
+use crate::queue_pair_count::Count;
+use dunlin_fabric::interpose::Interposed;
+use dunlin_fabric::{Fabric, Host, Scheme, Signal, Task};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_fabric_sim::{MachineSettings, Settings, Sim};
 use dunlin_tier_node::{Spec, Tier, TierConfig};
@@ -13,39 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const PATHS: u16 = 2;
-/// Those of calls to services, those of requests, and the one of waits for locks.
-const CALLS: u32 = 4 + 4 + 1;
+/// Those of calls of services, of requests, and of waits for locks, which share them.
+const CALLS: u32 = 4;
 const THREADS: usize = 24;
-
-/// Counts the queue pairs that a node makes.
-#[derive(Clone, Debug, Default)]
-struct Count(Arc<AtomicU32>);
-
-impl<F: Fabric> Hooks<F> for Count {
-    type Domain = Self;
-    type Link = Self;
-
-    fn domain_hooks(&self) -> Self {
-        self.clone()
-    }
-
-    fn link_hooks(&self) -> Self {
-        self.clone()
-    }
-}
-
-impl<L: Link> LinkHooks<L> for Count {}
-
-impl<D: ThreadDomain> DomainHooks<D> for Count {
-    fn create_queue_pair(
-        &mut self,
-        inner: &mut D,
-        config: &QueuePairConfig,
-    ) -> Result<QueuePairId, CreateError> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        inner.create_queue_pair(config)
-    }
-}
 
 /// Threads of alice operate on bob's memory, call services of bob, make requests to it, and wait for locks there, all at
 /// the same time. `made` counts bob's ends.
@@ -70,9 +39,9 @@ fn queue_pairs_do_not_grow_with_threads<F: Fabric>(alice: &Tier<F>, bob: &Tier<F
     let names = (0..).map(|number| format!("lock-{number}"));
     let names: Vec<String> =
         names.filter(|name| alice.lock_home(name).unwrap() == "bob").take(THREADS).collect();
-    let before = made.0.load(Ordering::Relaxed);
+    let before = made.get();
     let held: Vec<_> = names.iter().map(|name| bob.lock(name).unwrap()).collect();
-    let own = made.0.load(Ordering::Relaxed) - before;
+    let own = made.get() - before;
     let (region, ready) =
         (Arc::new(alice.malloc(1 << 16, Spec::on("bob")).unwrap()), alice.fabric().host().signal());
     let started = Arc::new(AtomicU32::new(0));
@@ -105,7 +74,7 @@ fn queue_pairs_do_not_grow_with_threads<F: Fabric>(alice: &Tier<F>, bob: &Tier<F
     host.sleep(host.now() + 20_000_000);
     drop(held);
     users.into_iter().for_each(Task::join);
-    let made = made.0.load(Ordering::Relaxed) - own;
+    let made = made.get() - own;
     servers.iter().for_each(|_| assert_eq!(alice.call("bob", "s", 1, &[], &mut []).unwrap(), 0));
     servers.into_iter().for_each(Task::join);
     made

@@ -1,10 +1,10 @@
 //! Calls through nodes (LITE section 5.1), on shared memory and in virtual time.
 
 use crate::cluster::{in_virtual_time, on_shared_memory, spawn, start, tag};
-use dunlin_fabric::{Fabric, Host, Scheme};
+use dunlin_fabric::{Fabric, Host, Scheme, Task};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{ApplicationCode, CallError, Cause, Status};
-use dunlin_tier_node::{Calls, ReceiveError, RequestError, Tier};
+use dunlin_tier_node::{Calls, ReceiveError, RequestError, Spec, Tier};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -203,6 +203,68 @@ fn a_server_that_does_not_receive_holds_up_nobody_else() {
         assert_eq!(refused, CallError::NotExecuted(Cause::Refused(Status::Overloaded)));
         assert_eq!(carol.call("bob", "reverse", 1, b"ab", &mut [0; 2]).unwrap(), 2);
         carol.call("bob", "reverse", 1, STOP, &mut [0; 4]).unwrap();
+        server.join();
+    });
+}
+
+/// The messages of a node's threads share connections. All places that calls and waits may have are taken, by calls that
+/// last and by those that were given up.
+#[test]
+fn calls_and_waits_that_last_hold_up_no_request() {
+    const CALLERS: usize = 64;
+    in_virtual_time(3, true, |[alice, bob, _]| {
+        let idle = bob.register("idle", 1).unwrap();
+        let names = (0..).map(|number| format!("lock-{number}"));
+        let at_bob = |name: &String| alice.lock_home(name).unwrap() == "bob";
+        let mut names: Vec<String> = names.filter(at_bob).take(CALLERS + 1).collect();
+        let free = names.pop().unwrap();
+        let held: Vec<_> = names.iter().map(|name| bob.lock(name).unwrap()).collect();
+        let waits = names.into_iter().map(|name| {
+            let own = alice.clone();
+            spawn(alice, move || drop(own.lock_within(&name, LONG).unwrap()))
+        });
+        let waits: Vec<_> = waits.collect();
+        let calls = (0..CALLERS).map(|_| {
+            let own = alice.clone();
+            spawn(alice, move || {
+                let call = |time| call_error(own.call_within(time, ("bob", b"idle", 1), b"", &mut []));
+                let short = call(Duration::from_millis(20));
+                assert_eq!(short, CallError::MaybeExecuted(Cause::DeadlineExceeded));
+                // Nobody has taken them when the function ends.
+                let refused = Cause::Refused(Status::Draining);
+                let long = call(LONG);
+                assert!([Cause::WindowFull, refused].map(CallError::NotExecuted).contains(&long), "{long:?}");
+            })
+        });
+        let calls: Vec<_> = calls.collect();
+        let host = alice.fabric().host();
+        host.sleep(host.now() + 60_000_000);
+        let since = host.now();
+        for _ in 0..100 {
+            drop(alice.malloc(64, Spec::on("bob")).unwrap());
+        }
+        drop(alice.try_lock(&free).unwrap().unwrap());
+        assert!(host.now() - since < 100_000_000, "{} ns", host.now() - since);
+        drop(held);
+        waits.into_iter().for_each(Task::join);
+        drop(idle);
+        calls.into_iter().for_each(Task::join);
+        // All places are free again.
+        let calls = bob.register("reverse", 1).unwrap();
+        let server = spawn(bob, move || {
+            reverse(&calls);
+        });
+        let callers = (0..CALLERS as u8).map(|number| {
+            let own = alice.clone();
+            spawn(alice, move || {
+                let mut answer = [0; 2];
+                assert_eq!(own.call("bob", "reverse", 1, &[1, number], &mut answer).unwrap(), 2);
+                assert_eq!(answer, [number, 1]);
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        callers.into_iter().for_each(Task::join);
+        alice.call("bob", "reverse", 1, STOP, &mut [0; 4]).unwrap();
         server.join();
     });
 }

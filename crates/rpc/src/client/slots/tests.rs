@@ -52,6 +52,27 @@ fn a_call_given_up_keeps_its_slot_until_the_late_answer() {
 }
 
 #[test]
+fn calls_given_up_count_for_their_thread() {
+    let mut slots = Table::new(4);
+    let calls: Vec<u32> = (0..3).map(|at| take(&mut slots, [5, 0, 5][at], at as u64).unwrap()).collect();
+    for (call, thread) in calls.iter().zip([7, 7, 9]) {
+        slots.set_thread(*call, thread);
+    }
+    slots.sent(2);
+    assert!(slots.has_room_for(7, 2), "the thread counts its calls itself");
+    assert_eq!((slots.expire(1), slots.expire(6)), (6, u64::MAX));
+    assert!(!slots.has_room_for(7, 2) && slots.has_room_for(7, 3));
+    assert!(!slots.has_room_for(9, 1) && slots.has_room_for(9, 2) && slots.has_room_for(8, 1));
+    // Its caller takes the outcome, and later the answer comes.
+    slots.forget(calls[0]);
+    assert!(!slots.has_room_for(7, 2));
+    slots.answer(calls[0], b"late", None);
+    assert!(slots.has_room_for(7, 2));
+    slots.answer(calls[2], b"late", None);
+    assert_eq!(slots.given_up, 0);
+}
+
+#[test]
 fn deadlines_end_calls_but_not_their_slots() {
     let mut slots = Table::new(1);
     let call = take(&mut slots, 10, 0).unwrap();
@@ -200,6 +221,8 @@ proptest! {
             }
             live.retain(|c| slots.get(*c).is_some());
             prop_assert_eq!(slots.room() + live.len(), 4);
+            let is_given_up = |slot: &&Slot| matches!(slot.state, State::Expired | State::Zombie);
+            prop_assert_eq!(slots.slots.iter().filter(is_given_up).count(), usize::from(slots.given_up));
         }
         slots.fail(Cause::Closed, None);
         for call in live {

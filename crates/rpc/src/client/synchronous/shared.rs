@@ -50,6 +50,15 @@ impl<F: Fabric> Client<F> {
         self.core.fetch_due().min(batch)
     }
 
+    /// Returns whether a thread may have another call on the lane of a worker
+    /// ([`ClientConfig::calls_per_thread`](crate::ClientConfig::calls_per_thread)).
+    #[inline]
+    pub(crate) fn has_room_for(&mut self, worker: usize, function: u16, thread: u16) -> bool {
+        let Some(most) = self.target.config.calls_per_thread else { return true };
+        let lane = self.lanes.of(worker, function).and_then(|lane| self.core.lane(lane));
+        lane.is_none_or(|lane| lane.slots.has_room_for(thread, most))
+    }
+
     /// Makes a call, as a message of its own if it is `alone`, else in the open batch of its lane, which
     /// [`send_batches`](Client::send_batches) sends. Does not wait for room.
     #[inline]
