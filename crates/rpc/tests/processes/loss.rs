@@ -278,7 +278,13 @@ fn a_server_that_works_is_not_silent() {
 fn room_in_the_ring_is_told_of_though_all_answers_are_lost() {
     for (_, plan) in lossy_protocols() {
         let (fabrics, Counted { server, executed }) = losing_one_way(0, ALL);
-        let config = ClientConfig { timeout: Duration::MAX, window: 64, ..ClientConfig::with_plan(plan) };
+        // The client hears no answer for as long as the test takes.
+        let config = ClientConfig {
+            timeout: Duration::MAX,
+            silence: HANG,
+            window: 64,
+            ..ClientConfig::with_plan(plan)
+        };
         let mut client = Client::connect(&fabrics[0], server.address(), config).unwrap();
         // Several times the capacity of a ring.
         for number in 0..64 {
