@@ -469,6 +469,7 @@ impl<F: Fabric> Node<F> {
         }
         let (mut pieces, mut left) = (Vec::with_capacity(count as usize), length);
         let (piece, mut longest) = (u64::from(piece), LONGEST_BLOCK);
+        let mut is_last_attempt = false;
         while left > 0 {
             // Several pieces in one block that has no bytes over. A tenant rather fills the extents that it has.
             let wanted = match tenant.is_none() && left > piece && piece.is_power_of_two() {
@@ -489,6 +490,7 @@ impl<F: Fabric> Node<F> {
                         offset: block.offset + at,
                     }));
                     left -= wanted;
+                    is_last_attempt = false;
                 }
                 Err(SpaceError::Full { .. }) if wanted > piece => longest = wanted / 2,
                 Err(SpaceError::Full { dirty, .. }) if dirty > 0 => {
@@ -498,7 +500,9 @@ impl<F: Fabric> Node<F> {
                         host.sleep(host.now().saturating_add(CLEANED_SOON));
                     }
                 }
-                Err(SpaceError::Full { .. }) if self.wait_to_settle() => {}
+                Err(SpaceError::Full { .. }) if self.wait_to_settle() => is_last_attempt = false,
+                // Memory that settled meanwhile, or was zeroed by another thread, is there now.
+                Err(SpaceError::Full { .. }) if !is_last_attempt => is_last_attempt = true,
                 Err(_) => {
                     self.state().space.release(owner);
                     self.cleaner.raise();
