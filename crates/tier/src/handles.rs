@@ -10,7 +10,7 @@ use crate::cut::Layout;
 use crate::ledger::Changes;
 use crate::place::{LmrId, NodeId};
 use crate::rights::{Grants, Principal, Rights};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 mod kept;
@@ -145,9 +145,9 @@ pub struct HandleTable {
     pending_maps: usize,
     /// The number of the last map request.
     maps: u64,
-    /// Regions that were stopped while map requests were pending. Emptied when none is pending.
-    stopped: BTreeSet<LmrId>,
-    /// Regions whose grants became fewer while map requests were pending, and the last of these. Emptied likewise.
+    /// Regions that were stopped while map requests were pending, and the last of these. Emptied when none is pending.
+    stopped: BTreeMap<LmrId, u64>,
+    /// Regions whose grants became fewer while map requests were pending, likewise.
     restricted: BTreeMap<LmrId, u64>,
     /// The slots in use, by region, and the principal of each.
     slots: BTreeMap<(LmrId, u32), Principal>,
@@ -203,8 +203,9 @@ impl HandleTable {
         (principal, rights): (&Principal, Rights),
         layout: Layout,
     ) -> Result<Handle, TableError> {
-        let stopped = self.stopped.contains(&id);
-        let restricted = self.restricted.get(&id).is_some_and(|last| ticket.number <= *last);
+        // A later request was answered after a move was given up.
+        let is_older = |than: &BTreeMap<LmrId, u64>| than.get(&id).is_some_and(|last| ticket.number <= *last);
+        let (stopped, restricted) = (is_older(&self.stopped), is_older(&self.restricted));
         let interrupted = restricted || ticket.losses != self.losses;
         self.abandon_map(ticket);
         if stopped {
@@ -331,7 +332,7 @@ impl HandleTable {
     /// answer to a map request is still under way. Returns whether it is drained; otherwise ask again. May be repeated.
     pub fn stop(&mut self, id: LmrId, moves: bool) -> bool {
         if self.pending_maps > 0 {
-            self.stopped.insert(id);
+            self.stopped.insert(id, self.maps);
         }
         let mut drained = true;
         for (_, slot) in self.slots.range((id, 0)..=(id, u32::MAX)).map(|(slot, _)| slot) {
@@ -516,6 +517,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_stop_concerns_map_requests_of_before() {
+        let mut table = HandleTable::new();
+        let principal = Principal::new("user").unwrap();
+        let (first, last) = (table.begin_map().unwrap(), table.begin_map().unwrap());
+        assert!(table.stop(id(1), true));
+        let later = table.begin_map().unwrap();
+        let mut finish = |ticket| table.finish_map(ticket, id(1), (&principal, Rights::READ), layout(1, 64));
+        assert!(finish(later).is_ok(), "the move was given up");
+        assert_eq!([first, last].map(finish), [Err(TableError::Freed); 2]);
+        let next = table.begin_map().unwrap();
+        assert!(table.finish_map(next, id(1), (&principal, Rights::READ), layout(1, 64)).is_ok());
     }
 
     #[test]

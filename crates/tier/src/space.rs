@@ -433,7 +433,7 @@ mod tests {
         }
         let all = [(other(1, 4), 128), (other(1, 9), 128), (other(2, 5), 256)];
         assert_eq!(space.lent_regions(not(0), None, 9), all);
-        assert_eq!([0, 1, 2, 3].map(|node| space.lends_to(NodeId(node))), [false, true, true, false]);
+        assert_eq!([0, 1, 2, 3].map(|node| space.lends_to(NodeId(node))), [true, true, true, false]);
         assert_eq!(space.lent_regions(not(0), None, 2), all[..2]);
         assert_eq!(space.lent_regions(not(0), Some(other(1, 9)), 2), all[2..]);
         assert_eq!(space.lent_regions(not(0), Some(other(2, 5)), 2), []);
