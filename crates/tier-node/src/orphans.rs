@@ -282,7 +282,8 @@ impl<F: Fabric> Node<F> {
         }
         let knows = |id: &LmrId| state.handles.has(*id) || (!by_handle && state.directory.exists(*id));
         let (known, unknown): (Vec<LmrId>, Vec<LmrId>) = ids.iter().copied().partition(knows);
-        // What keeps a region for nobody is ended: an operation on a path that is not used again, a change of a lost keeper.
+        // An operation may be under way on a path that no thread uses again, and a lost keeper may have begun a change: neither
+        // ends by itself, and both keep the region known.
         let in_flight = known.iter().any(|id| !state.directory.exists(*id));
         if stops {
             unknown.into_iter().for_each(|id| _ = state.handles.stop(id, false));
