@@ -268,14 +268,19 @@ impl<F: Fabric> Node<F> {
             };
             // In a fixed list, a node is first until it has lost the record itself.
             if is_lost && (is_new || self.roster.is_dynamic) {
+                if !self.state().directory.lost_as_of(id, version) {
+                    return Err(keeper);
+                }
                 tracing::warn!(target: "dunlin::tier", node = self.name_of(keeper), "the record of a region is lost with another node, which may have changed it");
-                self.state().directory.forget(id);
                 return Ok(());
             }
         }
+        let version = self.state().directory.version(id).map_or(version, |(_, version)| version);
         if !self.have_stores(id, since)? {
+            if !self.state().directory.lost_as_of(id, version) {
+                return Err(self.me);
+            }
             tracing::warn!(target: "dunlin::tier", "the memory of a region was taken back while this node was taken for dead");
-            self.state().directory.forget(id);
             return Ok(());
         }
         self.state().directory.agreed(id);

@@ -433,6 +433,20 @@ impl Directory {
         (all.clone().take(most).collect(), all.count() as u64)
     }
 
+    /// Another keeper has said that it has no record of a region, or is dead, or a store has taken the memory back; this node
+    /// asked when its record had this version. Forgets the record, and returns whether it did: a node that has heard of a
+    /// change meanwhile asks again, since the other one may have handed the record over.
+    pub fn lost_as_of(&mut self, id: LmrId, asked: u64) -> bool {
+        let is_asked = |record: &&mut Record| {
+            record.version == asked && matches!(record.standing, Standing::Doubted | Standing::New)
+        };
+        if self.any(id).filter(is_asked).is_none() {
+            return false;
+        }
+        self.forget(id);
+        true
+    }
+
     /// Hands the record over to the next keeper: this node leaves. Once the others have heard of it, the record
     /// [is forgotten](Directory::settle) here. Returns `false` without another keeper.
     pub fn hand_over(&mut self, id: LmrId) -> Result<bool, RecordError> {
