@@ -521,10 +521,20 @@ impl<F: Fabric> Node<F> {
         if !self.state().directory.hand_over(id)? {
             return Err(Refusal::Untold(to));
         }
-        self.settle_record(first, self.fabric.host().now()).map_err(|keeper| {
-            self.settle_later([first]);
-            Refusal::Untold(keeper)
-        })
+        let (since, until) = (self.fabric.host().now(), self.soon());
+        loop {
+            let settled = self.settle_record(first, since);
+            // It is doubted if a message was lost, and the new keeper has changed it since.
+            if settled.is_ok() && self.state().directory.keepers(first).is_none() {
+                return Ok(());
+            }
+            let again = self.fabric.host().now().saturating_add(SETTLES_SOON);
+            if settled.is_err() || again >= until {
+                self.settle_later([first]);
+                return Err(Refusal::Untold(settled.err().unwrap_or(to)));
+            }
+            self.fabric.host().sleep(again);
+        }
     }
 }
 

@@ -166,10 +166,11 @@ impl Directory {
     /// may order the changes although this node does not know it; `is_new`, that this node has become a keeper.
     pub fn hear(&self, id: LmrId, version: u64, from: NodeId, [is_later, is_new]: [bool; 2]) -> Heard {
         match self.seen(id) {
+            // Also from one that has handed it over, and has not heard the first answer.
+            Some(own) if own.version == version => Heard::Has,
             Some(own) if own.version > version || (own.keepers.first() != from && !is_later) => {
                 Heard::Elsewhere(own.keepers.first())
             }
-            Some(own) if own.version == version => Heard::Has,
             Some(_) => Heard::Older,
             None if is_new => Heard::Older,
             None => Heard::Lost,
@@ -366,7 +367,9 @@ impl Directory {
 
     /// As [`doubt`](Directory::doubt), for one region: another node orders its changes, it seems.
     pub fn doubt_of(&mut self, id: LmrId) {
-        if self.keepers(id).is_some_and(|keepers| keepers.count() > 1) {
+        let me = self.node;
+        // Also if this node has handed the record over.
+        if self.keepers(id).is_some_and(|keepers| keepers.iter().any(|keeper| keeper != me)) {
             self.doubt_record(id);
         }
     }

@@ -42,10 +42,12 @@ enum Bug {
     AsksTheFirst,
     /// A keeper that hears of no record forgets its own, whatever it has been told since it asked.
     ForgetsLater,
+    /// A node that has handed a record over does not doubt its own when it hears of later changes.
+    NeverForgets,
 }
 
 /// Each deviation, with runs that show it.
-const BUGS: [(Bug, Views, Change); 12] = [
+const BUGS: [(Bug, Views, Change); 13] = [
     (Bug::OwnMappersOnly, Views::Deaths, Change::Free),
     (Bug::LostMappersForgotten, Views::Deaths, Change::Free),
     (Bug::TakesOverAtOnce, Views::Deaths, Change::Move),
@@ -58,6 +60,7 @@ const BUGS: [(Bug, Views, Change); 12] = [
     (Bug::KeepsAtOnce, Views::Deaths, Change::Join),
     (Bug::AsksTheFirst, Views::Return, Change::Join),
     (Bug::ForgetsLater, Views::None, Change::HandOver),
+    (Bug::NeverForgets, Views::None, Change::HandOver),
 ];
 
 /// The views after the first one, in which all nodes are alive.
@@ -296,7 +299,8 @@ impl Explorer {
         if all_told && world.granted.is_some_and(|(by, at)| by == number && version >= Some(at)) {
             step(format!("grant told {number}"), &|world| world.is_grant_told = true);
         }
-        if self.change == Change::Grant && world.granted.is_none() {
+        let grants = self.change == Change::Grant || (self.change == Change::HandOver && number == 2);
+        if grants && world.granted.is_none() {
             step(format!("grant {number}"), &|world| {
                 let directory = &mut world.keepers[number].directory;
                 let to = Grantee::Principal(reader());
@@ -446,7 +450,10 @@ impl Explorer {
             Heard::Elsewhere(_) => {
                 if arrives {
                     let keeper = &mut world.keepers[number];
-                    keeper.directory.doubt_of(id());
+                    let is_none = !keeper.directory.keepers(id()).unwrap().contains(node(number));
+                    if self.bug != Bug::NeverForgets || !is_none {
+                        keeper.directory.doubt_of(id());
+                    }
                     keeper.free = None;
                 }
                 return None;
@@ -542,13 +549,21 @@ impl Explorer {
         }
     }
 
+    /// Returns whether no step leads anywhere, and a node that has handed a record over has it still.
+    fn is_stuck(&self, world: &World) -> bool {
+        let key_now = key(world);
+        let keepers = world.keepers[0].directory.keepers(id());
+        self.change == Change::HandOver
+            && keepers.is_some_and(|keepers| !keepers.contains(node(0)))
+            && self.next(world).iter().all(|(_, after)| key(after) == key_now)
+    }
+
     /// Freed memory is mapped by nobody, a grant whose caller was answered is not lost, and a record that is handed over has
     /// a keeper.
     fn is_violated(&self, world: &World) -> bool {
-        if self.change == Change::HandOver
-            && world.keepers.iter().all(|keeper| keeper.directory.keepers(id()).is_none())
-        {
-            return true;
+        if self.change == Change::HandOver {
+            let is_kept = |keeper: &Keeper| keeper.directory.keepers(id()).is_some();
+            return !world.keepers.iter().any(is_kept) || self.is_stuck(world);
         }
         if world.released && world.mapped.is_some() {
             return true;
