@@ -34,6 +34,8 @@ pub(super) const STEPS: Figure = Figure::predicted(
     steps_points,
 );
 
+/// Nodes of the largest cluster.
+const MOST: u32 = 100;
 /// Threads of a node.
 const THREADS: usize = 128;
 /// Processes of a node.
@@ -48,7 +50,7 @@ const NATIVE: &str = "2 x N x T queue pairs";
 
 fn shared_runs(effort: Effort) -> Vec<Run> {
     let nodes: &[u32] = match effort {
-        Effort::Full => &[2, 4, 10],
+        Effort::Full => &[2, 4, 10, MOST],
         Effort::Quick => &[2, 4],
     };
     let mut runs = Vec::new();
@@ -56,7 +58,8 @@ fn shared_runs(effort: Effort) -> Vec<Run> {
         // Enough for each thread to have its connection.
         let warm_up = measured(effort) * u64::from(nodes);
         let measured = warm_up / 2;
-        let load = NativeWrites {
+        // Two and a half million queue pairs, which have fallen far below with ten nodes.
+        let native_load = (nodes < MOST).then(|| NativeWrites {
             hosts: nodes as usize,
             active: nodes as usize,
             threads: THREADS,
@@ -64,8 +67,8 @@ fn shared_runs(effort: Effort) -> Vec<Run> {
             warm_up,
             measured,
             ..native(64, effort)
-        };
-        runs.push(Run::native(NATIVE, nodes, load));
+        });
+        runs.extend(native_load.map(|load| Run::native(NATIVE, nodes, load)));
         for (series, processes) in [(ONE, 1), (MANY, PROCESSES)] {
             let load = TierLoad {
                 nodes: nodes as usize,
