@@ -2,7 +2,8 @@
 //!
 //! Connected endpoints: the side that dialled the control connection requests the connection, and the other
 //! side accepts it (`device`). Datagrams: each side opens an endpoint and sends its address, and has met the
-//! other side when it knows the other address. Messages wait until the other side has announced RECVs.
+//! other side when it knows the other address. Messages wait until the other side has announced RECVs; the side that
+//! dialled announces first.
 
 use crate::OfiLink;
 use crate::datagram::Datagram;
@@ -116,8 +117,8 @@ impl OfiDomain {
                 let insert = || -> io::Result<_> {
                     Ok((device.insert(&messages)?, memory.map(|memory| device.insert(&memory)).transpose()?))
                 };
-                let (messages, memory) = insert().map_err(inserting)?;
-                datagram.knows(messages, memory, cell, address.secret);
+                let inserted = insert().map_err(inserting)?;
+                datagram.knows(inserted, cell, address.secret, !link.shared().has_dialled());
                 None
             }
         };

@@ -7,9 +7,12 @@ use crate::flow::{self, CELL, Credit, Grantor};
 use crate::handles::{Endpoint, Inserted, OneSided, Remote};
 use crate::memory::{Grant, OfiMemory};
 use crate::places::Places;
-use dunlin_fabric::{Access, Host, RealHost, Region};
+use dunlin_fabric::{Access, Host, Nanos, RealHost, Region};
 use std::io;
 use std::sync::Arc;
+
+/// The time that the end which dialled has for the first announcement, in nanoseconds: several turns of a thread of `ofi_rxm`.
+const PRECEDENCE: Nanos = 50_000_000;
 
 /// The addresses of the other end.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ struct Peer {
     /// The cell into which this side writes its number of RECVs.
     cell: Remote,
     secret: u64,
+    /// The time from which on this side announces its RECVs, unless it has heard of the other end's.
+    speaks_at: Nanos,
 }
 
 /// See the module documentation. Dropped after the endpoint is closed.
@@ -64,9 +69,18 @@ impl Datagram {
         self.grant.remote()
     }
 
-    /// Sets the addresses of the other end.
-    pub(crate) fn knows(&mut self, messages: Inserted, memory: Option<Inserted>, cell: Remote, secret: u64) {
-        self.peer = Some(Peer { messages, memory, cell, secret });
+    /// Sets the addresses of the other end, and whether it `is_first` to announce its RECVs: this one lets it have
+    /// [`PRECEDENCE`]. A provider that connects endpoints with the first request (`ofi_rxm`) takes a second if both ends
+    /// have made one.
+    pub(crate) fn knows(
+        &mut self,
+        (messages, memory): (Inserted, Option<Inserted>),
+        cell: Remote,
+        secret: u64,
+        is_first: bool,
+    ) {
+        let speaks_at = if is_first { RealHost.now().saturating_add(PRECEDENCE) } else { 0 };
+        self.peer = Some(Peer { messages, memory, cell, secret, speaks_at });
     }
 
     /// Returns the addresses of the other end for messages and for memory; `None` until they are
@@ -121,9 +135,13 @@ impl Datagram {
     }
 
     /// Announces the number of RECVs to the other end, if that is due. Returns `WouldBlock` if the provider
-    /// has no room now.
-    pub(crate) fn tell(&mut self, endpoint: &Endpoint, context: u64) -> io::Result<()> {
+    /// has no room now. `secret` is that of this side's queue pair.
+    pub(crate) fn tell(&mut self, endpoint: &Endpoint, secret: u64, context: u64) -> io::Result<()> {
         let (Some(posted), Some(peer)) = (self.owes(), &self.peer) else { return Ok(()) };
+        // Later on the endpoints are connected, or the provider goes on with that only by a request of this side.
+        if !self.has_greeted && self.heard(secret).is_none() && RealHost.now() < peer.speaks_at {
+            return Ok(());
+        }
         let bytes = flow::encode(posted, peer.secret);
         // SAFETY: no posted operation uses the place, since only one WRITE is in flight at a time.
         unsafe { self.outgoing.put(0, 0, &bytes) };

@@ -6,7 +6,7 @@
 
 use crate::arrival::{Verdict, received, status};
 use crate::device::Device;
-use crate::domain_waiter::{DomainWaiter, OfiWaker, Rest};
+use crate::domain_waiter::{CONNECTING_SLEEP, DomainWaiter, OfiWaker, Rest};
 use crate::handles::{BATCH, CompletionQueue, Entry, SharedReceives};
 use crate::memory::OfiMemory;
 use crate::progress_thread::Running;
@@ -32,8 +32,6 @@ const MAX_COMPLETIONS: u32 = 1 << 20;
 const PROVIDER_COMPLETIONS: usize = 1024;
 /// The number of polls between two checks of connections that are being made.
 const CONNECTING_EVERY: u32 = 16;
-/// The longest sleep while connections are being made, in nanoseconds.
-const CONNECTING_SLEEP: Nanos = 10_000_000;
 
 /// A completion queue of the user.
 #[derive(Debug)]
@@ -118,6 +116,11 @@ impl OfiDomain {
                 kept.meet();
             }
         }
+    }
+
+    /// Returns whether sleeps are short: something waits for the provider, which does not say when.
+    fn is_short(&self) -> bool {
+        self.connecting > 0 || !self.pending.is_empty()
     }
 
     /// Gives a queue pair's waiting requests to the provider, and lists it if some still wait.
@@ -571,7 +574,8 @@ impl ThreadDomain for OfiDomain {
     }
 
     fn arm(&mut self, mode: WaitMode) -> Armed {
-        Armed { mode, token: 0 }
+        // A waker's thread cannot give requests to the provider: it comes back soon for those that it has not taken.
+        Armed { mode, token: self.is_short().into() }
     }
 
     fn disarm(&mut self, _armed: Armed) {}
@@ -587,7 +591,7 @@ impl ThreadDomain for OfiDomain {
                 return Wake::Arrived;
             }
             let soon = RealHost.now().saturating_add(CONNECTING_SLEEP);
-            let is_short = (self.connecting > 0 || !self.pending.is_empty()) && soon < until;
+            let is_short = self.is_short() && soon < until;
             match self.attention.rest(if is_short { soon } else { until }) {
                 Rest::Called => return Wake::Arrived,
                 Rest::TimedOut if !is_short => return Wake::TimedOut,

@@ -18,6 +18,8 @@ const LONGEST: Nanos = 200_000_000;
 /// doubles, up to the longest.
 const FIRST_NAP: Nanos = 20_000;
 const LONGEST_NAP: Nanos = 1_000_000;
+/// The longest sleep while connections are being made, in nanoseconds.
+pub(crate) const CONNECTING_SLEEP: Nanos = 10_000_000;
 
 /// The state that a domain shares with its wakers.
 #[derive(Debug)]
@@ -177,15 +179,17 @@ impl Waker for OfiWaker {
         if armed.mode == WaitMode::Busy {
             return Wake::Arrived;
         }
+        let soon = RealHost.now().saturating_add(CONNECTING_SLEEP);
+        let is_short = armed.token != 0 && soon < until;
         loop {
             // Without the domain no completion can be taken, but the provider can make progress.
             if self.0.queue().is_some_and(|queue| queue.progress()) {
                 return Wake::Arrived;
             }
-            match self.0.rest(until) {
-                Rest::Called => return Wake::Arrived,
-                Rest::TimedOut => return Wake::TimedOut,
-                Rest::Progress => {}
+            match self.0.rest(if is_short { soon } else { until }) {
+                Rest::TimedOut if !is_short => return Wake::TimedOut,
+                Rest::Progress if !is_short => {}
+                Rest::Called | Rest::TimedOut | Rest::Progress => return Wake::Arrived,
             }
         }
     }

@@ -254,7 +254,7 @@ impl QueuePair {
             handed?;
         }
         if let Some(datagram) = &mut self.datagram
-            && let Err(error) = datagram.tell(endpoint, request_name(RequestKind::Credit, id, 0))
+            && let Err(error) = datagram.tell(endpoint, self.secret, request_name(RequestKind::Credit, id, 0))
             && error.kind() != ErrorKind::WouldBlock
         {
             return Err(error);

@@ -1,25 +1,40 @@
 //! Runs a swarm without the `dunlin` command: plays seeds until one fails or all are done, and reports it.
 //!
-//! `swarm FIRST SEEDS [SECONDS]`; exit status 1 if a seed failed. Each seed also plays a run of the memory tier and
-//! one of its calls and locks, each fourth one a run of its membership and one of locks under a directory, and each
-//! eighth one a deployment.
+//! `swarm FIRST SEEDS [SECONDS [PART]]`; exit status 1 if a seed failed. PART is `engine`, `tier` or `views`; all of them
+//! by default. Each seed plays a run of the engine, one of the memory tier and one of its calls and locks; each fourth one
+//! a run of the tier's membership and one of locks under a directory; each eighth one a deployment.
 
+use dunlin_fabric_sim::History;
 use dunlin_swarm::{
-    play, play_coordination, play_coordination_of_views, play_deployment, play_membership, play_tier,
+    Outcome, play, play_coordination, play_coordination_of_views, play_deployment, play_membership, play_tier,
 };
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// A kind of runs, which each seed plays that is a multiple of the number.
+type Kind = (u64, fn(u64, Option<History>) -> Outcome);
+
+const PARTS: [(&str, [Kind; 2]); 3] = [
+    ("engine", [(1, play), (8, play_deployment)]),
+    ("tier", [(1, play_tier), (1, play_coordination)]),
+    ("views", [(4, play_membership), (4, play_coordination_of_views)]),
+];
+
 fn main() -> ExitCode {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (numbers, named) = words.split_at(words.len().min(3));
+    let numbers: Vec<u64> = numbers.iter().filter_map(|text| text.parse().ok()).collect();
     let [first, seeds, seconds] = match numbers[..] {
         [first, seeds] => [first, seeds, u64::MAX],
         [first, seeds, seconds] => [first, seeds, seconds],
-        _ => {
-            eprintln!("usage: swarm FIRST SEEDS [SECONDS]");
-            return ExitCode::from(2);
-        }
+        _ => return usage(),
     };
+    let is_named = |name: &str| named.is_empty() || named == [name];
+    let kinds: Vec<Kind> =
+        PARTS.into_iter().filter(|(name, _)| is_named(name)).flat_map(|(_, kinds)| kinds).collect();
+    if kinds.is_empty() {
+        return usage();
+    }
     // A panic within a run is a finding, reported below.
     std::panic::set_hook(Box::new(|_| {}));
     let start = Instant::now();
@@ -27,13 +42,8 @@ fn main() -> ExitCode {
         if start.elapsed() > Duration::from_secs(seconds) {
             break;
         }
-        let membership = seed.is_multiple_of(4).then(|| play_membership(seed / 4, None));
-        let of_views = seed.is_multiple_of(4).then(|| play_coordination_of_views(seed / 4, None));
-        let deployment = seed.is_multiple_of(8).then(|| play_deployment(seed / 8, None));
-        let (calls, tier) = (play(seed, None), play_tier(seed, None));
-        let coordination = play_coordination(seed, None);
-        let always = [calls, tier, coordination].map(Some);
-        for outcome in always.into_iter().chain([membership, of_views, deployment]).flatten() {
+        for (every, play) in kinds.iter().filter(|(every, _)| seed.is_multiple_of(*every)) {
+            let outcome = play(seed / every, None);
             if let Some(failure) = outcome.failure {
                 println!("seed {} failed: {failure}\n  {}", outcome.seed, outcome.what);
                 return ExitCode::FAILURE;
@@ -42,4 +52,9 @@ fn main() -> ExitCode {
     }
     println!("no seed failed");
     ExitCode::SUCCESS
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: swarm FIRST SEEDS [SECONDS [engine|tier|views]]");
+    ExitCode::from(2)
 }
