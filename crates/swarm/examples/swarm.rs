@@ -1,6 +1,6 @@
 //! Runs a swarm without the `dunlin` command: plays seeds until one fails or all are done, and reports it.
 //!
-//! `swarm FIRST SEEDS [SECONDS [PART]]`; exit status 1 if a seed failed. PART is `engine`, `tier` or `views`; all of them
+//! `swarm FIRST SEEDS [SECONDS [PART...]]`; exit status 1 if a seed failed. PART is `engine`, `tier` or `views`; all of them
 //! by default. Each seed plays a run of the engine, one of the memory tier and one of its calls and locks; each fourth one
 //! a run of the tier's membership and one of locks under a directory; each eighth one a deployment.
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         [first, seeds, seconds] => [first, seeds, seconds],
         _ => return usage(),
     };
-    let is_named = |name: &str| named.is_empty() || named == [name];
+    let is_named = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
     let kinds: Vec<Kind> =
         PARTS.into_iter().filter(|(name, _)| is_named(name)).flat_map(|(_, kinds)| kinds).collect();
     if kinds.is_empty() {
@@ -55,6 +55,6 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: swarm FIRST SEEDS [SECONDS [engine|tier|views]]");
+    eprintln!("usage: swarm FIRST SEEDS [SECONDS [engine] [tier] [views]]");
     ExitCode::from(2)
 }
