@@ -22,6 +22,7 @@ const IN_FLIGHT: usize = 32;
 /// The most bytes of a call here.
 const MOST: usize = 1 << 20;
 const SERVICE: &str = "echo";
+const IN_PLACE: &str = "echo-in-place";
 const FUNCTION: u16 = 1;
 
 fn address(tag: &str, what: &str) -> Result<Address, AddressError> {
@@ -55,12 +56,26 @@ fn echo(address: &Address) -> Result<Server<ShmFabric>, Box<dyn Error>> {
     Ok(builder.serve(address, move |_| Box::new(echo))?)
 }
 
+/// Answers each request with the bytes of the buffer into which it was received.
+fn serve_in_place(tier: &Tier) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let calls = tier.register(IN_PLACE, FUNCTION)?;
+    let (mut received, mut next) = (tier.buffer(MOST)?, tier.buffer(MOST)?);
+    let mut request = calls.receive_into(&mut received, ..)?;
+    loop {
+        let length = request.len();
+        request = request.reply_from_and_receive_into((&mut received, ..length), (&mut next, ..))?;
+        std::mem::swap(&mut received, &mut next);
+    }
+}
+
 /// The part of a child: a node, or the servers.
 fn child(tag: &str, role: &str) -> Result<(), Box<dyn Error>> {
     if role == "servers" {
         let server = echo(&address(tag, "direct")?)?;
         let tier = attach(tag, "two")?;
         let _announced = tier.announce("engine", server.address())?;
+        let in_place = tier.clone();
+        std::thread::spawn(move || serve_in_place(&in_place).map_err(|error| eprintln!("{error}")));
         let calls = tier.register(SERVICE, FUNCTION)?;
         let mut buffer = vec![0; MOST];
         let mut request = calls.receive(&mut buffer)?;
@@ -180,6 +195,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         time("call and reply_and_receive, two nodes between", || {
             far.call("two", SERVICE, FUNCTION, bytes, &mut answer).map(drop)
         })?;
+        Ok(())
+    })?;
+    let (mut from, mut into) = (far.buffer(length.max(1))?, far.buffer(length.max(1))?);
+    from.copy_in(0, bytes)?;
+    let mut in_place = || {
+        let to = ("two", IN_PLACE.as_bytes(), FUNCTION);
+        let range = ..length;
+        far.call_in_place(Duration::from_secs(5), to, (&mut from, range), (&mut into, range)).map(drop)
+    };
+    wait(&mut in_place);
+    costs(&processes, ROUNDS, || {
+        time("call_in_place and receive_into, two nodes between", in_place)?;
         Ok(())
     })?;
     costs(&processes, 10 * ROUNDS, || {

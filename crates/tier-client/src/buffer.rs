@@ -4,7 +4,7 @@
 //! request names a place in it, and the node posts its requests from and into that place: no byte passes through a
 //! request or an answer. The node, and processes of the same principal, can write the memory, so there is no slice of it.
 
-use crate::attachment::Failed;
+use crate::attachment::{Attachment, Failed};
 use crate::direct::Direct;
 use crate::list::Operations;
 use crate::lmr::Lmr;
@@ -17,7 +17,7 @@ use dunlin_tier_node::{BufferError, OperationError, RequestError, range_within};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// Memory for [`Lmr::read_into`] and [`Lmr::write_from`], made by [`Tier::buffer`]. Its bytes are zero at first.
+/// Memory for [`Lmr::read_into`], [`Lmr::write_from`] and [`Tier::call_in_place`], made by [`Tier::buffer`]. Its bytes are zero at first.
 ///
 /// A buffer is a region without a name, mapped as by [`Lmr::direct`]: it takes a handle of the process, and bytes of the
 /// quota of the principal. Processes of the same principal that map regions directly can touch it. Make few buffers, and
@@ -63,6 +63,11 @@ impl Buffer {
     /// Returns whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns the attachment that it is of.
+    pub(crate) fn attachment(&self) -> &Arc<Attachment<ShmFabric>> {
+        self.tier.attachment()
     }
 
     /// Returns the handle of the memory, if it has some.
@@ -180,7 +185,7 @@ impl Within<'_, ShmFabric> {
         request: impl Fn(u64, u32, u64, u64) -> ProcessRequest<'static>,
     ) -> Result<(), OperationError> {
         let attachment = &self.lmr.attachment;
-        if !Arc::ptr_eq(attachment, buffer.tier.attachment()) {
+        if !Arc::ptr_eq(attachment, buffer.attachment()) {
             return Err(BufferError::OtherTier.into());
         }
         let (start, length) = range_within(&range, buffer.len())?;
@@ -208,7 +213,7 @@ impl<'a> Operations<'a, ShmFabric> {
         is_write: bool,
     ) -> Self {
         for (lmr, offset, range) in parts {
-            let is_own = Arc::ptr_eq(&lmr.attachment, buffer.tier.attachment());
+            let is_own = Arc::ptr_eq(&lmr.attachment, buffer.attachment());
             let range = if is_own { range_within(&range, buffer.len()) } else { Err(BufferError::OtherTier) };
             self = match range {
                 Ok((start, length)) => self.add_in_place(lmr, offset, (start, length), is_write),

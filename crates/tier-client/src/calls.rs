@@ -1,5 +1,7 @@
 //! Services of this process, and calls to services of any node (table 1, section 5.1).
 
+mod in_place;
+
 use crate::attachment::{Attachment, Connection, Connections, Failed};
 use crate::tier::Tier;
 use dunlin_fabric::{Fabric, Host, Nanos, nanos};
@@ -8,7 +10,8 @@ use dunlin_rpc::{ApplicationCode, Status};
 use dunlin_tier::call::MAX_CALL;
 use dunlin_tier::message::Malformed;
 use dunlin_tier::process::Problem;
-use dunlin_tier::process::service::{Handed, Outcome, ServiceRequest, parse_servers};
+use dunlin_tier::process::list::BufferPart;
+use dunlin_tier::process::service::{Given, Handed, Outcome, Room, ServiceRequest, parse_servers};
 use dunlin_tier::{Name, Priority};
 use dunlin_tier_node::pool::{Pool, Taken};
 use dunlin_tier_node::{AnyCalls, EachCall, ReceiveError, RequestError};
@@ -28,17 +31,28 @@ fn nothing(answer: &[u8]) -> Result<(), Malformed> {
 fn invocation<'a>(
     (node, service, function): (&'a str, &[u8], u16),
     (is_one_way, priority): (bool, Priority),
-    (bytes, room): (&'a [u8], usize),
+    (bytes, room): (Given<'a>, Room),
 ) -> Result<ServiceRequest<'a>, RequestError> {
     if node.len() > 255 {
         return Err(RequestError::NoNode(node.to_owned()));
     }
-    if bytes.len() as u64 > u64::from(MAX_CALL) {
+    if length_of(&bytes) > MAX_CALL as usize {
         return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
     }
     let service = Name::new(service)?;
-    let room = u32::try_from(room).unwrap_or(MAX_CALL).min(MAX_CALL);
     Ok(ServiceRequest::Invoke { node, service, function, is_one_way, priority, room, bytes })
+}
+
+fn length_of(bytes: &Given<'_>) -> usize {
+    match bytes {
+        Given::Here(bytes) => bytes.len(),
+        Given::In(part) => part.length as usize,
+    }
+}
+
+/// Returns the room of an answer for a result of at most `room` bytes.
+fn answer_of(room: usize) -> Room {
+    Room::Answer(u32::try_from(room).unwrap_or(MAX_CALL).min(MAX_CALL))
 }
 
 /// Returns the error of a call to a node.
@@ -135,6 +149,7 @@ impl<P: Fabric> Tier<P> {
         payloads: (&[u8], usize),
         take: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, RequestError> {
+        let payloads = (Given::Here(payloads.0), answer_of(payloads.1));
         let request = invocation((node, service, function), (is_one_way, self.priority()), payloads)?;
         self.attachment().serve_call(&request, time, take).map_err(|failed| of_call(failed, node))
     }
@@ -152,7 +167,7 @@ impl<P: Fabric> Tier<P> {
     ) -> Result<Vec<Result<Vec<u8>, RequestError>>, RequestError> {
         let mut requests = Vec::with_capacity(calls.len());
         for EachCall { node, service, function, request } in calls {
-            let payloads = (*request, MAX_CALL as usize);
+            let payloads = (Given::Here(request), Room::Answer(MAX_CALL));
             requests.push(invocation((node, service, *function), (false, self.priority()), payloads)?);
         }
         let outcomes = self.attachment().call_each(&requests, time)?;
@@ -179,6 +194,22 @@ pub struct Calls<P: Fabric = ShmFabric> {
     attachment: Arc<Attachment<P>>,
     registration: u64,
     connections: Connections<P>,
+}
+
+/// The memory for a request that is received.
+#[derive(Debug)]
+enum Place<'a> {
+    Bytes(&'a mut [u8]),
+    Buffer(BufferPart),
+}
+
+impl Place<'_> {
+    fn room(&self) -> Room {
+        match self {
+            Place::Bytes(buffer) => Room::Answer(u32::try_from(buffer.len()).unwrap_or(u32::MAX)),
+            Place::Buffer(part) => Room::In(*part),
+        }
+    }
 }
 
 /// The fields of [`Handed`] without its bytes.
@@ -213,6 +244,10 @@ impl<P: Fabric> Calls<P> {
     }
 
     fn ask(&self, buffer: &mut [u8], time: Nanos) -> Result<Request<'_, P>, ReceiveError> {
+        self.ask_into(&mut Place::Bytes(buffer), time)
+    }
+
+    fn ask_into(&self, into: &mut Place<'_>, time: Nanos) -> Result<Request<'_, P>, ReceiveError> {
         let host = self.attachment.fabric.host();
         let mut connection = match self.connections.take(host, u64::MAX).ok_or(RequestError::Busy)? {
             Taken::Value(connection) => connection,
@@ -222,9 +257,8 @@ impl<P: Fabric> Calls<P> {
                 .inspect_err(|_| self.connections.failed(number))
                 .map_err(RequestError::from)?,
         };
-        let room = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
-        let request = ServiceRequest::Receive { registration: self.registration, room, time };
-        match self.exchange(&mut connection, &request, buffer) {
+        let request = ServiceRequest::Receive { registration: self.registration, room: into.room(), time };
+        match self.exchange(&mut connection, &request, into) {
             Ok(received) => Ok(Request { calls: self, connection: Some(connection), received }),
             Err(error) => {
                 self.connections.give(connection);
@@ -238,15 +272,23 @@ impl<P: Fabric> Calls<P> {
         &self,
         connection: &mut Connection<P>,
         request: &ServiceRequest<'_>,
-        buffer: &mut [u8],
+        into: &mut Place<'_>,
     ) -> Result<Received, ReceiveError> {
         let host = self.attachment.fabric.host();
         let received = connection.serve(request, Duration::MAX, |answer| {
-            let Handed { number, time_left, caller, request } = Handed::parse(answer)?;
-            let place = buffer.get_mut(..request.len()).ok_or(Malformed)?;
-            place.copy_from_slice(request);
+            let Handed { number, time_left, caller, length, request } = Handed::parse(answer)?;
+            let length = length as usize;
+            match into {
+                Place::Bytes(buffer) => buffer
+                    .get_mut(..length)
+                    .filter(|place| place.len() == request.len())
+                    .ok_or(Malformed)?
+                    .copy_from_slice(request),
+                Place::Buffer(part) if length > part.length as usize => return Err(Malformed),
+                Place::Buffer(_) => {}
+            }
             let deadline = time_left.map(|left| host.now().saturating_add(left));
-            Ok(Received { number, length: request.len(), caller: caller.to_owned(), deadline })
+            Ok(Received { number, length, caller: caller.to_owned(), deadline })
         });
         received.map_err(|failed| match failed {
             Failed::Nothing => ReceiveError::NoCall,
@@ -301,6 +343,10 @@ impl<'a, P: Fabric> Request<'a, P> {
     }
 
     fn end(&mut self, outcome: Outcome, bytes: &[u8]) -> Result<(), RequestError> {
+        Ok(self.end_with(outcome, Given::Here(bytes))?)
+    }
+
+    fn end_with(&mut self, outcome: Outcome, bytes: Given<'_>) -> Result<(), Failed> {
         let Some(mut connection) = self.connection.take() else { return Ok(()) };
         let (registration, number) = (self.calls.registration, self.received.number);
         let request = ServiceRequest::Reply { registration, number, outcome, next: None, bytes };
@@ -308,7 +354,7 @@ impl<'a, P: Fabric> Request<'a, P> {
             if outcome == Outcome::Dropped { GIVE_UP_TIME } else { self.calls.attachment.config.timeout };
         let told = connection.serve(&request, time, nothing);
         self.calls.connections.give(connection);
-        Ok(told?)
+        told
     }
 
     /// Answers the call (`LT_replyRPC`). The answer to a one-way call, or to one whose caller's time is over, goes
@@ -339,23 +385,26 @@ impl<'a, P: Fabric> Request<'a, P> {
     ///
     /// # Errors
     /// As [`Calls::receive`]; the call was answered before, unless the node has ended.
-    pub fn reply_and_receive(
-        mut self,
-        answer: &[u8],
-        buffer: &mut [u8],
-    ) -> Result<Request<'a, P>, ReceiveError> {
+    pub fn reply_and_receive(self, answer: &[u8], buffer: &mut [u8]) -> Result<Request<'a, P>, ReceiveError> {
         check(answer)?;
+        self.end_and_receive(Given::Here(answer), &mut Place::Bytes(buffer))
+    }
+
+    fn end_and_receive(
+        mut self,
+        bytes: Given<'_>,
+        into: &mut Place<'_>,
+    ) -> Result<Request<'a, P>, ReceiveError> {
         let calls = self.calls;
-        let Some(mut connection) = self.connection.take() else { return calls.receive(buffer) };
-        let room = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+        let Some(mut connection) = self.connection.take() else { return calls.ask_into(into, u64::MAX) };
         let request = ServiceRequest::Reply {
             registration: calls.registration,
             number: self.received.number,
             outcome: Outcome::Result,
-            next: Some(room),
-            bytes: answer,
+            next: Some(into.room()),
+            bytes,
         };
-        match calls.exchange(&mut connection, &request, buffer) {
+        match calls.exchange(&mut connection, &request, into) {
             Ok(received) => Ok(Request { calls, connection: Some(connection), received }),
             Err(error) => {
                 calls.connections.give(connection);

@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::operate::Target;
 use crate::tier::Tier;
 use crate::within::Within;
-use dunlin_fabric::{Fabric, Host, Loan, LocalBuffer, RangeError, RegionRange, nanos};
+use dunlin_fabric::{Fabric, Host, Loan, LocalBuffer, RangeError, RegionRange, Work, nanos};
 use dunlin_tier::process::NoDirect;
 use dunlin_tier::{AccessError, Cut, Kind, Operation, Principal};
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
@@ -209,6 +209,38 @@ impl<F: Fabric> Lent<F> {
     /// Returns the memory if it is in one part.
     pub(crate) fn only_part(&self) -> Option<RegionRange<F::Memory>> {
         if let [(_, range)] = &self.parts[..] { Some(range.clone()) } else { None }
+    }
+
+    /// Returns the length in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.parts.iter().map(|(_, range)| range.length()).sum()
+    }
+
+    /// Returns the parts of the first `length` bytes, each with its offset in the place.
+    pub(crate) fn front(&self, length: usize) -> impl Iterator<Item = (usize, RegionRange<F::Memory>)> {
+        self.parts().map_while(move |(at, range)| {
+            let at = at as usize;
+            let left = length.checked_sub(at).filter(|left| *left > 0)?;
+            range.part(0, left.min(range.length())).map(|part| (at, part))
+        })
+    }
+
+    /// Copies bytes to the front of the memory, as many as it has room for.
+    pub(crate) fn copy_in(&self, from: &[u8]) {
+        for (at, part) in self.front(from.len()) {
+            part.copy_in(&from[at..]);
+        }
+        self.node.fabric.host().charge(Work::CopyBytes, from.len() as u32);
+    }
+
+    /// Copies the memory out.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.length()];
+        for (at, part) in self.parts() {
+            part.copy_out(0, &mut bytes[at as usize..]);
+        }
+        self.node.fabric.host().charge(Work::CopyBytes, bytes.len() as u32);
+        bytes
     }
 }
 

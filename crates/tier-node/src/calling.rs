@@ -101,16 +101,9 @@ impl<F: Fabric> Node<F> {
         let mut result = self.call_by((to, turn.link), &message, until, take);
         if let (Ok(Received::InRing(length)), Some(placed)) = (&result, &placed) {
             let length = *length;
-            result = match self.read_range(placed, class, (&mut answer, length), until) {
-                Ok(()) => Ok(Received::Copied(length)),
-                Err(error) => {
-                    let node = self.name_of(to);
-                    tracing::debug!(target: "dunlin::tier", node, %error, "a result was not read");
-                    let cause =
-                        if host.now() < until { Cause::ConnectionLost } else { Cause::DeadlineExceeded };
-                    Err(RequestError::Call { node, source: CallError::Executed(cause) })
-                }
-            };
+            result = self
+                .read_result((to, class), placed, (&mut answer, length), until)
+                .map(|()| Received::Copied(length));
         }
         if let Some(placed) = placed {
             self.leave_range(placed, result.as_ref().map_or_else(has_ended, |_| true));
@@ -142,6 +135,67 @@ impl<F: Fabric> Node<F> {
         place.copy_from_slice(result);
         self.rings.note_result(to, length);
         Ok(Received::Copied(length))
+    }
+
+    /// Takes a result out of the message of its call or out of the ring, and leaves the range of the call.
+    fn take_result(
+        &self,
+        (to, class): (NodeId, &Class),
+        placed: Option<Placed>,
+        outcome: Result<Vec<u8>, RequestError>,
+        until: Nanos,
+    ) -> Result<Vec<u8>, RequestError> {
+        let result = match (outcome, &placed) {
+            (Ok(message), Some(placed)) if placed.place.room > 0 => {
+                self.result_of((to, class), placed, message, until)
+            }
+            (outcome, _) => outcome.inspect(|result| self.rings.note_result(to, result.len())),
+        };
+        if let Some(placed) = placed {
+            self.leave_range(placed, result.as_ref().map_or_else(has_ended, |_| true));
+        }
+        result
+    }
+
+    fn result_of(
+        &self,
+        (to, class): (NodeId, &Class),
+        placed: &Placed,
+        mut message: Vec<u8>,
+        until: Nanos,
+    ) -> Result<Vec<u8>, RequestError> {
+        match CallAnswer::parse(&message) {
+            Ok(CallAnswer::Here(result)) => {
+                let (head, length) = (message.len() - result.len(), result.len());
+                self.rings.note_result(to, length);
+                drop(message.drain(..head));
+                Ok(message)
+            }
+            Ok(CallAnswer::InRing(length)) if length <= placed.place.room => {
+                let mut result = vec![0; length as usize];
+                let into = (&mut CallRoom::Bytes(&mut result), length as usize);
+                self.read_result((to, class), placed, into, until)?;
+                Ok(result)
+            }
+            _ => Err(self.misfit(to)),
+        }
+    }
+
+    /// Reads a result out of the ring.
+    fn read_result(
+        &self,
+        (to, class): (NodeId, &Class),
+        placed: &Placed,
+        into: (&mut CallRoom<'_, F>, usize),
+        until: Nanos,
+    ) -> Result<(), RequestError> {
+        self.read_range(placed, class, into, until).map_err(|error| {
+            let node = self.name_of(to);
+            tracing::debug!(target: "dunlin::tier", node, %error, "a result was not read");
+            let is_late = self.fabric.host().now() >= until;
+            let cause = if is_late { Cause::DeadlineExceeded } else { Cause::ConnectionLost };
+            RequestError::Call { node, source: CallError::Executed(cause) }
+        })
     }
 
     fn call_by<T>(
@@ -235,15 +289,15 @@ pub(crate) fn encode(head: &mut CallHead, placed: Option<&Placed>, request: &[u8
     head.encode(if is_placed { &[] } else { request })
 }
 
-/// Checks a call, and makes its head.
+/// Checks a call with a request of `length` bytes, and makes its head.
 pub(crate) fn head(
     service: Name,
     function: u16,
     caller: &Principal,
     is_one_way: bool,
-    request: &[u8],
+    length: usize,
 ) -> Result<CallHead, RequestError> {
-    if request.len() as u64 > u64::from(MAX_CALL) {
+    if length as u64 > u64::from(MAX_CALL) {
         return Err(RequestError::Limit { what: "bytes in one request", limit: MAX_CALL.into() });
     }
     Ok(CallHead { service, function, caller: caller.clone(), is_one_way, ring: None })
@@ -281,7 +335,7 @@ impl<F: Fabric> Tier<F> {
     ) -> Result<usize, RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
-        let head = head(self.open_name(service)?, function, self.caller(), false, request)?;
+        let head = head(self.open_name(service)?, function, self.caller(), false, request.len())?;
         let payloads = (CallRequest::Bytes(request), CallRoom::Bytes(answer));
         this.call_service((to, self.class()), head, payloads, until)
     }
@@ -301,7 +355,7 @@ impl<F: Fabric> Tier<F> {
         let (to, this) = (self.numbered(node)?, self.node());
         let until = this.fabric.host().now().saturating_add(nanos(time));
         let (from, into) = (request.range(this, &from)?, answer.range(this, &into)?);
-        let head = head(self.open_name(service)?, function, self.caller(), false, &request[from.clone()])?;
+        let head = head(self.open_name(service)?, function, self.caller(), false, from.len())?;
         let payloads = (CallRequest::Buffer(request, from), CallRoom::Buffer(answer, into));
         this.call_service((to, self.class()), head, payloads, until)
     }
@@ -317,7 +371,7 @@ impl<F: Fabric> Tier<F> {
         request: &[u8],
     ) -> Result<(), RequestError> {
         let (to, this) = (self.numbered(node)?, self.node());
-        let head = head(self.open_name(service)?, function, self.caller(), true, request)?;
+        let head = head(self.open_name(service)?, function, self.caller(), true, request.len())?;
         let payloads = (CallRequest::Bytes(request), CallRoom::Nothing);
         this.call_service((to, self.class()), head, payloads, this.until()).map(drop)
     }
@@ -352,7 +406,7 @@ impl<F: Fabric> Tier<F> {
         let this = self.node();
         let mut heads = Vec::with_capacity(calls.len());
         for EachCall { node, service, function, request } in calls {
-            let head = head(self.open_name(service)?, *function, self.caller(), false, request)?;
+            let head = head(self.open_name(service)?, *function, self.caller(), false, request.len())?;
             heads.push((self.numbered(node)?, head, *request));
         }
         let (host, class) = (this.fabric.host(), self.class());
@@ -373,7 +427,8 @@ impl<F: Fabric> Tier<F> {
         }
         let mut messages = Vec::with_capacity(heads.len());
         for (to, head, request) in &mut heads {
-            let placed = this.place_call(*to, class, &mut CallRequest::Bytes(request), 0, until);
+            let room = this.rings.room_for(*to, MAX_CALL as usize);
+            let placed = this.place_call(*to, class, &mut CallRequest::Bytes(request), room, until);
             messages.push((encode(head, placed.as_ref(), request), placed));
         }
         let to: Vec<_> = (heads.iter().zip(&messages).zip(&turns))
@@ -388,12 +443,10 @@ impl<F: Fabric> Tier<F> {
             outcome.map_err(|source| this.call_failed(*to, source))
         };
         let outcomes: Vec<_> = to.iter().zip(outcomes).map(named).collect();
-        for ((_, placed), outcome) in messages.into_iter().zip(&outcomes) {
-            if let Some(placed) = placed {
-                this.leave_range(placed, outcome.as_ref().map_or_else(has_ended, |_| true));
-            }
-        }
-        Ok(outcomes)
+        let ended = heads.iter().zip(messages).zip(outcomes);
+        Ok(ended
+            .map(|(((to, ..), (_, placed)), outcome)| this.take_result((*to, class), placed, outcome, until))
+            .collect())
     }
 
     /// Returns the use of the ring for long payloads of calls to a node (section 5.1). Does not block.

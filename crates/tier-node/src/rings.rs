@@ -3,6 +3,7 @@
 //! into its buffer. A long result is put into the same range, and the calling node reads it into the caller's buffer.
 
 use crate::attempt::Attempted;
+use crate::buffer::Lent;
 use crate::calling::{CallRequest, CallRoom};
 use crate::carriers::Carriers;
 use crate::error::{OperationError, RequestError};
@@ -11,11 +12,12 @@ use crate::node::{Node, State};
 use crate::operate::Target;
 use crate::path::Stop;
 use crate::qos::Class;
-use dunlin_fabric::{Fabric, Host, Nanos, Work};
+use dunlin_fabric::{Fabric, Host, Nanos, Region, Work};
 use dunlin_tier::call::MAX_CALL;
 use dunlin_tier::message::{Refusal, Reply, Request};
 use dunlin_tier::ring::LONGEST_PART;
 use dunlin_tier::{Handle, Kind, Layout, LmrId, NodeId, Rights, Ring, RingPlace, RingRange};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Payloads of fewer bytes travel in the message: it has them as soon as the serving node hears of them.
@@ -155,6 +157,37 @@ impl<F: Fabric> Node<F> {
         until: Nanos,
     ) -> Option<Placed> {
         let length = request.bytes().len();
+        let placed = self.take_call_range(to, length, room, until)?;
+        let write = |placed: &Placed| match request {
+            CallRequest::Bytes(bytes) => self.write_range(placed, class, (0, Transfer::Write(bytes)), until),
+            CallRequest::Buffer(buffer, range) => {
+                let loan = buffer.lend(self, range.clone())?;
+                self.write_range(placed, class, (0, Transfer::WriteFrom(loan.range().clone())), until)
+            }
+        };
+        self.write_request(placed, write)
+    }
+
+    /// As [`place_call`](Node::place_call), with the request in a buffer of a process.
+    pub(crate) fn place_lent(
+        &self,
+        to: NodeId,
+        class: &Class,
+        request: &Lent<F>,
+        room: usize,
+        until: Nanos,
+    ) -> Option<Placed> {
+        let placed = self.take_call_range(to, request.length(), room, until)?;
+        self.write_request(placed, |placed| {
+            let mut parts = request.parts();
+            parts.try_for_each(|(at, part)| {
+                self.write_range(placed, class, (at, Transfer::WriteFrom(part)), until)
+            })
+        })
+    }
+
+    /// Takes a range for a call with a request of `length` bytes, if it needs one.
+    fn take_call_range(&self, to: NodeId, length: usize, room: usize, until: Nanos) -> Option<Placed> {
         let goes = length >= FROM;
         let comes = room >= FROM && self.rings.to(to).long_result > 0;
         let room = room.min(MAX_CALL as usize);
@@ -166,19 +199,23 @@ impl<F: Fabric> Node<F> {
                 both.or_else(|| if goes { self.take_range(to, length, until) } else { None })
             }
         };
-        let Some(taken) = taken else {
-            if goes {
-                self.rings.count_message(to);
-            }
-            return None;
-        };
-        let placed = Placed::new(to, taken, goes.then_some(length as u32), room);
-        if !goes {
-            return Some(placed);
+        if taken.is_none() && goes {
+            self.rings.count_message(to);
         }
-        match self.write_range(&placed, class, request, until) {
+        Some(Placed::new(to, taken?, goes.then_some(length as u32), room))
+    }
+
+    /// Writes a long request into its range. Without success it travels in its message.
+    fn write_request(
+        &self,
+        placed: Placed,
+        write: impl FnOnce(&Placed) -> Result<(), OperationError>,
+    ) -> Option<Placed> {
+        let Some(length) = placed.place.request else { return Some(placed) };
+        let to = placed.to;
+        match write(&placed) {
             Ok(()) => {
-                self.rings.count(to, length);
+                self.rings.count(to, length as usize);
                 Some(placed)
             }
             Err(error) => {
@@ -196,7 +233,7 @@ impl<F: Fabric> Node<F> {
         &self,
         to: NodeId,
         class: &Class,
-        request: &[u8],
+        request: Transfer<'_, F::Memory>,
         room: usize,
     ) -> Option<Placed> {
         let length = request.len();
@@ -208,7 +245,7 @@ impl<F: Fabric> Node<F> {
             ring.take(length.max(room) as u64).or_else(|| ring.take(length as u64))?
         };
         let placed = Placed::new(to, taken, Some(length as u32), room);
-        let moved = self.move_at_once(&placed, class, Transfer::Write(request));
+        let moved = self.move_at_once(&placed, class, request);
         if let Some(Ok(())) = moved {
             self.rings.count(to, length);
             return Some(placed);
@@ -217,25 +254,23 @@ impl<F: Fabric> Node<F> {
         None
     }
 
-    /// As [`read_range`](Node::read_range), with a result in this memory, if nothing has to be waited for; else `None`.
+    /// Reads a result that the serving node has put into a call's range, if nothing has to be waited for; else `None`.
     /// Does not block.
     pub(crate) fn read_at_once(
         &self,
         placed: &Placed,
         class: &Class,
-        (mut into, length): (Vec<u8>, usize),
-    ) -> Option<Result<Vec<u8>, OperationError>> {
+        into: Transfer<'_, F::Memory>,
+    ) -> Option<Result<(), OperationError>> {
+        let length = into.len();
         if !self.may_move_at_once(length) {
             return None;
         }
-        into.clear();
-        into.resize(length, 0);
-        let moved = self.move_at_once(placed, class, Transfer::Read(&mut into))?;
+        let moved = self.move_at_once(placed, class, into)?;
         if moved.is_ok() {
-            self.rings.note_result(placed.to, length);
-            self.rings.count(placed.to, length);
+            self.note_read(placed, length);
         }
-        Some(moved.map(|()| into))
+        Some(moved)
     }
 
     /// Elsewhere a request is under way when it is posted.
@@ -352,31 +387,25 @@ impl<F: Fabric> Node<F> {
         finished.inspect_err(|_| self.undo(id, &[to], until))
     }
 
+    /// Writes bytes of a request at an offset in its range. Blocks until `until` at most.
     fn write_range(
         &self,
         Placed { to, range, part, .. }: &Placed,
         class: &Class,
-        request: &mut CallRequest<'_, F>,
+        (at, mut transfer): (u64, Transfer<'_, F::Memory>),
         until: Nanos,
     ) -> Result<(), OperationError> {
         // The call counts its bytes.
         let class = class.clone().without_limit();
         let time = until.saturating_sub(self.fabric.host().now());
         let target = Target { time: Some(time), ..Target::new(part.handle, &class) };
-        let at = (range.offset, request.bytes().len() as u64);
-        let loan;
-        let mut transfer = match request {
-            CallRequest::Bytes(bytes) => Transfer::Write(bytes),
-            CallRequest::Buffer(buffer, range) => {
-                loan = buffer.lend(self, range.clone())?;
-                Transfer::WriteFrom(loan.range().clone())
-            }
-        };
-        self.operate(target, Kind::Write, at, |path, layout, deadline| match path {
-            Some(path) => path.put(self, layout, (range.offset, transfer.reborrow()), deadline).map(Some),
+        let offset = range.offset + at;
+        let bytes = (offset, transfer.len() as u64);
+        self.operate(target, Kind::Write, bytes, |path, layout, deadline| match path {
+            Some(path) => path.put(self, layout, (offset, transfer.reborrow()), deadline).map(Some),
             None if *to != self.me => Ok(None),
             None => {
-                let mut item = Item::new(layout, range.offset, transfer.reborrow());
+                let mut item = Item::new(layout, offset, transfer.reborrow());
                 item.copy_here(self);
                 item.error.map_or(Ok(Some(())), |error| Err(Stop::failed(error)))
             }
@@ -386,14 +415,11 @@ impl<F: Fabric> Node<F> {
     /// Reads a result of `length` bytes that the serving node has put into a call's range. Blocks until `until` at most.
     pub(crate) fn read_range(
         &self,
-        Placed { to, range, part, .. }: &Placed,
+        placed: &Placed,
         class: &Class,
         (into, length): (&mut CallRoom<'_, F>, usize),
         until: Nanos,
     ) -> Result<(), OperationError> {
-        let class = class.clone().without_limit();
-        let time = until.saturating_sub(self.fabric.host().now());
-        let target = Target { time: Some(time), ..Target::new(part.handle, &class) };
         let loan;
         let transfer = match into {
             CallRoom::Nothing => return Ok(()),
@@ -403,10 +429,43 @@ impl<F: Fabric> Node<F> {
                 Transfer::ReadInto(loan.range().clone())
             }
         };
-        self.transfer(target, range.offset, transfer)?;
+        self.read_part(placed, class, (0, transfer), until)?;
+        self.note_read(placed, length);
+        Ok(())
+    }
+
+    /// As [`read_range`](Node::read_range), into a buffer of a process.
+    pub(crate) fn read_lent(
+        &self,
+        placed: &Placed,
+        class: &Class,
+        (into, length): (&Lent<F>, usize),
+        until: Nanos,
+    ) -> Result<(), OperationError> {
+        for (at, part) in into.front(length) {
+            self.read_part(placed, class, (at as u64, Transfer::ReadInto(part)), until)?;
+        }
+        self.note_read(placed, length);
+        Ok(())
+    }
+
+    fn read_part(
+        &self,
+        Placed { range, part, .. }: &Placed,
+        class: &Class,
+        (at, transfer): (u64, Transfer<'_, F::Memory>),
+        until: Nanos,
+    ) -> Result<(), OperationError> {
+        let class = class.clone().without_limit();
+        let time = until.saturating_sub(self.fabric.host().now());
+        let target = Target { time: Some(time), ..Target::new(part.handle, &class) };
+        self.transfer(target, range.offset + at, transfer)
+    }
+
+    /// A result was read out of the ring.
+    fn note_read(&self, Placed { to, .. }: &Placed, length: usize) {
         self.rings.note_result(*to, length);
         self.rings.count(*to, length);
-        Ok(())
     }
 
     /// Leaves the range of a call that has ended. `is_certain` says that the serving node does not use it any more.
@@ -493,36 +552,69 @@ impl<F: Fabric> RingMemory<F> {
         self.node.upgrade().is_some_and(|node| self.owns(&node.state(), 0, length as u64))
     }
 
-    /// Copies the request out; returns `false` if the memory is not the caller's any more. Without the lock: the id of a
-    /// region is never used again, so memory that belongs to it afterwards did so all the time.
+    /// Copies the request out; returns `false` if the memory is not the caller's any more.
     pub(crate) fn copy_out(&self, into: &mut [u8]) -> bool {
-        let Some(node) = self.node.upgrade() else { return false };
-        let length = into.len() as u64;
-        let Some((memory, start)) = node.arena.range(self.place.extent, self.place.offset, length) else {
-            return false;
-        };
-        if !self.owns(&node.state(), 0, length) {
-            return false;
-        }
-        memory.copy_out(start, into);
-        node.fabric.host().charge(Work::CopyBytes, into.len() as u32);
-        self.owns(&node.state(), 0, length)
+        self.take_out(into.len(), |memory, start| memory.copy_out(start, into))
     }
 
-    /// Copies a result in; returns `false` if the memory is not the caller's any more. Each part is copied with the lock
-    /// held, so a late result changes no byte of another region.
-    pub(crate) fn copy_in(&self, from: &[u8]) -> bool {
+    /// As [`copy_out`](RingMemory::copy_out), into the front of a buffer of a process.
+    pub(crate) fn copy_out_to(&self, into: &Lent<F>, length: usize) -> bool {
+        self.take_out(length, |memory, start| {
+            into.front(length).for_each(|(at, part)| memory.copy_out_range(start + at, &part));
+        })
+    }
+
+    /// Has bytes of the request copied. Without the lock: the id of a region is never used again, so memory that belongs to
+    /// it afterwards did so all the time.
+    fn take_out(&self, length: usize, copy: impl FnOnce(&Region<F::Memory>, usize)) -> bool {
         let Some(node) = self.node.upgrade() else { return false };
-        let place = node.arena.range(self.place.extent, self.place.offset, from.len() as u64);
-        let Some((memory, start)) = place.filter(|_| from.len() <= self.room()) else { return false };
-        for (part, at) in from.chunks(COPY_AT_ONCE).zip((0..).step_by(COPY_AT_ONCE)) {
+        let (place, bytes) = (self.place, length as u64);
+        let Some((memory, start)) = node.arena.range(place.extent, place.offset, bytes) else { return false };
+        if !self.owns(&node.state(), 0, bytes) {
+            return false;
+        }
+        copy(memory, start);
+        node.fabric.host().charge(Work::CopyBytes, length as u32);
+        self.owns(&node.state(), 0, bytes)
+    }
+
+    /// Copies a result in; returns `false` if the memory is not the caller's any more.
+    pub(crate) fn copy_in(&self, from: &[u8]) -> bool {
+        self.put_at(0, from.len(), |memory, start, part| memory.copy_in(start, &from[part]))
+    }
+
+    /// As [`copy_in`](RingMemory::copy_in), from a buffer of a process.
+    pub(crate) fn copy_in_from(&self, from: &Lent<F>) -> bool {
+        from.parts().all(|(at, range)| {
+            self.put_at(at as usize, range.length(), |memory, start, part| {
+                if let Some(part) = range.part(part.start, part.len()) {
+                    memory.copy_in_range(start, &part);
+                }
+            })
+        })
+    }
+
+    /// Has bytes of a result copied to an offset. Each part is copied with the lock held, so a late result changes no byte of
+    /// another region.
+    fn put_at(
+        &self,
+        at: usize,
+        length: usize,
+        mut copy: impl FnMut(&Region<F::Memory>, usize, Range<usize>),
+    ) -> bool {
+        let Some(node) = self.node.upgrade() else { return false };
+        let end = at.checked_add(length).filter(|end| *end <= self.room());
+        let place = end.and_then(|end| node.arena.range(self.place.extent, self.place.offset, end as u64));
+        let Some((memory, start)) = place else { return false };
+        for from in (0..length).step_by(COPY_AT_ONCE) {
+            let part = from..length.min(from + COPY_AT_ONCE);
             let state = node.state();
-            if !self.owns(&state, at as u64, part.len() as u64) {
+            if !self.owns(&state, (at + from) as u64, part.len() as u64) {
                 return false;
             }
-            memory.copy_in(start + at, part);
+            copy(memory, start + at + from, part);
         }
-        node.fabric.host().charge(Work::CopyBytes, from.len() as u32);
+        node.fabric.host().charge(Work::CopyBytes, length as u32);
         true
     }
 }

@@ -1,6 +1,7 @@
 //! The services of a node (section 5.1): the server of each function, and the way of a call from another node to it.
 //! Nodes hand calls on; they never run a handler.
 
+use crate::buffer::Lent;
 use crate::node::Node;
 use crate::rings::{FROM, RingMemory};
 use dunlin_fabric::Fabric;
@@ -66,6 +67,17 @@ impl<F: Fabric> Body<F> {
                 message.resize(head + length, 0);
                 memory.copy_out(&mut message[head..])
             }
+        }
+    }
+
+    /// Copies the request to the front of a buffer of a process; returns `false` if the caller has given it up.
+    pub(crate) fn copy_into(&self, buffer: &Lent<F>) -> bool {
+        match self {
+            Body::Message(bytes, from) => {
+                buffer.copy_in(&bytes[*from..]);
+                true
+            }
+            Body::Ring(memory, length) => memory.copy_out_to(buffer, *length),
         }
     }
 
@@ -144,6 +156,19 @@ impl<F: Fabric> Obligation<F> {
                 call.reply(answer.encode());
             }
             (None, _) => {}
+        }
+    }
+
+    /// The call was executed, with a result in a buffer of a process.
+    pub(crate) fn reply_lent(self, result: &Lent<F>) {
+        let length = result.length();
+        let is_put = self
+            .ring
+            .as_ref()
+            .is_some_and(|ring| (FROM..=ring.room()).contains(&length) && ring.copy_in_from(result));
+        match self.call {
+            Some(call) if is_put => call.reply(CallAnswer::InRing(length as u32).encode()),
+            call => Obligation { call, ring: self.ring }.reply(&result.to_vec()),
         }
     }
 

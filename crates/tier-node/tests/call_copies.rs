@@ -11,8 +11,9 @@ use dunlin_fabric::{
 };
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_rpc::{Client, ClientConfig};
-use dunlin_tier::process::service::{Handed, Outcome, ServiceRequest};
-use dunlin_tier::process::{ATTACH, ProcessRequest, SERVICE};
+use dunlin_tier::process::list::BufferPart;
+use dunlin_tier::process::service::{Given, Handed, Outcome, Room, ServiceRequest};
+use dunlin_tier::process::{ATTACH, BUFFER, Opened, ProcessRequest, SERVICE};
 use dunlin_tier::{Name, Priority};
 use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, RequestError, Tier, TierConfig};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -212,24 +213,107 @@ impl Process {
         let client = self.client.within(Duration::from_secs(60));
         take(&client.call(request.function(), &self.bytes).unwrap())
     }
+
+    /// Makes a buffer of a megabyte.
+    fn buffer(&mut self) -> BufferPart {
+        ProcessRequest::Buffer { length: MEBI as u64 }.encode_into(&mut self.bytes);
+        let opened = Opened::parse(&self.client.call(BUFFER, &self.bytes).unwrap()).unwrap();
+        BufferPart { length: MEBI as u32, buffer: opened.handle, at: 0 }
+    }
+
+    fn register(&mut self) -> u64 {
+        let register = ServiceRequest::Register { service: service(), function: 1 };
+        self.ask(&register, |answer| u64::from_le_bytes(answer.try_into().unwrap()))
+    }
 }
 
-#[test]
-fn a_payload_of_a_process_is_allocated_once_at_each_node() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let tag = format!("process-copies-{}", std::process::id());
+fn service() -> Name {
+    Name::new("long").unwrap()
+}
+
+fn invoke(bytes: Given<'_>, room: Room) -> ServiceRequest<'_> {
+    let (node, is_one_way, priority) = ("bob", false, Priority::High);
+    ServiceRequest::Invoke { node, service: service(), function: 1, is_one_way, priority, room, bytes }
+}
+
+type Node = (ProcessServer<ShmFabric>, Tier<Interposed<ShmFabric, Watch>>);
+
+/// Two nodes, and a process at each.
+fn processes(tag: &str) -> ([Node; 2], [Process; 2]) {
+    let tag = format!("{tag}-copies-{}", std::process::id());
     let address = |name: &str| Address::new(Scheme::Shm, &format!("{tag}-{name}-attach")).unwrap();
     let nodes = ["alice", "bob"].map(|name| {
         let node = start(&tag, name);
         let fabric = ShmFabric::new(ShmConfig::default()).unwrap();
         (ProcessServer::serve(&fabric, &node, ProcessConfig::new(address(name))).unwrap(), node)
     });
-    let mut server = Process::attach(&address("bob"));
-    let service = || Name::new("long").unwrap();
-    let number = |answer: &[u8]| u64::from_le_bytes(answer.try_into().unwrap());
-    let registration = server.ask(&ServiceRequest::Register { service: service(), function: 1 }, number);
+    (nodes, ["alice", "bob"].map(|name| Process::attach(&address(name))))
+}
+
+/// Payloads in buffers of processes: none lies in memory of the allocator. The NIC sends from the caller's buffer and puts
+/// into it, and one copy lies between the ring and the server's buffers, each way.
+#[test]
+fn a_payload_in_a_buffer_of_a_process_is_copied_once_at_the_serving_node() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (nodes, [mut caller, mut server]) = processes("buffer");
+    let (registration, room) = (server.register(), server.buffer());
+    let result = server.buffer();
     let server = std::thread::spawn(move || {
-        let (result, room) = (vec![2; MEBI], MEBI as u32);
+        let received = |answer: &[u8]| {
+            let Handed { number, length, request, .. } = Handed::parse(answer).unwrap();
+            assert!(request.is_empty());
+            (number, length)
+        };
+        let room = Room::In(room);
+        let receive = ServiceRequest::Receive { registration, room, time: u64::MAX };
+        let mut next = server.ask(&receive, received);
+        loop {
+            let (number, length) = next;
+            let outcome = Outcome::Result;
+            // The result is as long as the request is not.
+            let bytes = Given::In(BufferPart { length: (MEBI as u32).saturating_sub(length), ..result });
+            let next_room = (length > 0).then_some(room);
+            let reply = ServiceRequest::Reply { registration, number, outcome, next: next_room, bytes };
+            if length == 0 {
+                return server.ask(&reply, |answer| assert!(answer.is_empty()));
+            }
+            next = server.ask(&reply, received);
+        }
+    });
+    let (from, into) = (caller.buffer(), caller.buffer());
+    let mut call = |length: usize| {
+        let expected = (MEBI - length) as u32;
+        let bytes = Given::In(BufferPart { length: length as u32, ..from });
+        let answer = |answer: &[u8]| assert_eq!(answer, expected.to_le_bytes());
+        caller.ask(&invoke(bytes, Room::In(into)), answer);
+    };
+    for _ in 0..5 {
+        call(MEBI);
+        call(8);
+    }
+    let bytes = (CALLS * MEBI) as u64;
+    let small = |count: u64| count < bytes / 1000;
+    let counted = counts(|| (0..CALLS).for_each(|_| call(MEBI)));
+    let [allocated, written, read, in_place, other] = counted;
+    assert_eq!((allocated, written, read, in_place), (0, 0, 0, bytes), "long requests");
+    assert!(small(other), "{other} bytes in messages");
+    let counted = counts(|| (0..CALLS).for_each(|_| call(8)));
+    let [allocated, written, read, in_place, other] = counted;
+    assert_eq!((allocated, written, read, in_place), (0, 0, 0, bytes - 8 * CALLS as u64), "long results");
+    assert!(small(other), "{other} bytes in messages");
+    call(0);
+    server.join().unwrap();
+    let used = nodes[0].1.ring("bob").unwrap();
+    assert_eq!(used.in_messages, 0, "{used:?}");
+}
+
+#[test]
+fn a_payload_of_a_process_is_allocated_once_at_each_node() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (nodes, [mut caller, mut server]) = processes("process");
+    let registration = server.register();
+    let server = std::thread::spawn(move || {
+        let (result, room) = (vec![2; MEBI], Room::Answer(MEBI as u32));
         let received = |answer: &[u8]| {
             let Handed { number, request, .. } = Handed::parse(answer).unwrap();
             (number, request.len(), request.first().copied().unwrap_or_default())
@@ -239,6 +323,7 @@ fn a_payload_of_a_process_is_allocated_once_at_each_node() {
         loop {
             let (number, length, first) = next;
             let (outcome, bytes) = (Outcome::Result, if first == 0 { &[][..] } else { &result });
+            let bytes = Given::Here(bytes);
             let next_room = (length > 0).then_some(room);
             let reply = ServiceRequest::Reply { registration, number, outcome, next: next_room, bytes };
             if length == 0 {
@@ -247,22 +332,11 @@ fn a_payload_of_a_process_is_allocated_once_at_each_node() {
             next = server.ask(&reply, received);
         }
     });
-    let mut caller = Process::attach(&address("alice"));
     let mut request = vec![1; MEBI];
     let mut call = |first: u8, length: usize, expected: usize| {
         request[0] = first;
-        let room = if expected > 0 { MEBI as u32 } else { 0 };
-        let (node, is_one_way, priority) = ("bob", false, Priority::High);
-        let bytes = &request[..length];
-        let invoke = ServiceRequest::Invoke {
-            node,
-            service: service(),
-            function: 1,
-            is_one_way,
-            priority,
-            room,
-            bytes,
-        };
+        let room = Room::Answer(if expected > 0 { MEBI as u32 } else { 0 });
+        let invoke = invoke(Given::Here(&request[..length]), room);
         caller.ask(&invoke, |result| assert_eq!(result.len(), expected));
     };
     // The first ones make the ring, and the memory of clients and servers.

@@ -7,7 +7,8 @@ use dunlin_rpc::{CallError, Cause, Client, ClientConfig};
 use dunlin_tier::process::list::{BufferPart, ListedChange, ListedOperation, MAX_LISTED, Outcomes};
 use dunlin_tier::process::lock::{BARRIER, LOCK, LOCK_HOME, LockingRequest};
 use dunlin_tier::process::service::{
-    INVOKE, INVOKE_REFUSED, NOTHING, Outcome, RECEIVE, REGISTER_SERVER, REPLY, SERVERS, ServiceRequest,
+    Given, INVOKE, INVOKE_REFUSED, NOTHING, Outcome, RECEIVE, REGISTER_SERVER, REPLY, Room, SERVERS,
+    ServiceRequest,
 };
 use dunlin_tier::process::{
     ATTACH, Attached, ELSEWHERE, FREE, MAX_HERE, MAX_MOVED, NoDirect, Opened, Problem, ProcessRequest, READ,
@@ -445,7 +446,11 @@ fn of_services() -> impl Strategy<Value = (u16, Vec<u8>)> {
             2 => Outcome::Refused(second),
             _ => Outcome::Dropped,
         };
-        let (room, number, function) = (second.into(), first.into(), first % 4);
+        // Buffers are the handles of few other requests.
+        let part = BufferPart { length: second.into(), buffer: registration, at: first.into() };
+        let room = if first % 5 == 0 { Room::In(part) } else { Room::Answer(second.into()) };
+        let bytes = if first % 7 == 0 { Given::In(part) } else { Given::Here(b"bytes") };
+        let (number, function) = (first.into(), first % 4);
         let request = match kind {
             0 => ServiceRequest::Register { service, function },
             1 => ServiceRequest::Withdraw { registration },
@@ -456,20 +461,12 @@ fn of_services() -> impl Strategy<Value = (u16, Vec<u8>)> {
             }
             3 => {
                 let next = waits.then_some(room);
-                ServiceRequest::Reply { registration, number, outcome, next, bytes: b"reply" }
+                ServiceRequest::Reply { registration, number, outcome, next, bytes }
             }
             4 if waits => {
                 let (node, priority) = (["one", "two", "three"][usize::from(first % 3)], Priority::Low);
                 let is_one_way = second % 2 == 0;
-                ServiceRequest::Invoke {
-                    node,
-                    service,
-                    function,
-                    is_one_way,
-                    priority,
-                    room: 9,
-                    bytes: b"call",
-                }
+                ServiceRequest::Invoke { node, service, function, is_one_way, priority, room, bytes }
             }
             5 if waits => ServiceRequest::RegisterServer { service, address: "shm:nobody" },
             6 if waits => ServiceRequest::Servers { service },

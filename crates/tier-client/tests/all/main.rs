@@ -7,6 +7,7 @@ mod common;
 mod direct;
 mod doorbells;
 mod hostile;
+mod in_place;
 mod kept;
 mod kept_kills;
 mod kills;

@@ -8,7 +8,7 @@ use dunlin_fabric::{Address, Fabric as _, Host as _};
 use dunlin_rpc::{CallError, Cause, Client, ClientConfig, Status};
 use dunlin_tier::Name;
 use dunlin_tier::process::list::{ListedChange, ListedOperation};
-use dunlin_tier::process::service::{INVOKE_REFUSED, ServiceRequest};
+use dunlin_tier::process::service::{Given, INVOKE_REFUSED, Room, ServiceRequest};
 use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, READ_HERE, STATUS, gateway_name};
 use dunlin_tier_client::{
     AttachConfig, AttachError, ListError, OperationError, Operations, Priority, ReceiveError, RequestError,
@@ -207,8 +207,8 @@ fn a_share_of_low_priority_is_not_raised() {
         function: 1,
         is_one_way: false,
         priority,
-        room: 0,
-        bytes: b"",
+        room: Room::Answer(0),
+        bytes: Given::Here(b""),
     };
     let mut payload = Vec::new();
     invoke.encode_into(&mut payload);

@@ -6,7 +6,7 @@ use dunlin_rpc::{
     ApplicationCode, CallError, Cause, Client, ClientConfig, FunctionMode, ServerBuilder, Status,
 };
 use dunlin_tier::process::service::{
-    INVOKE, INVOKE_REFUSED, Outcome, RECEIVE, REGISTER, REPLY, ServiceRequest, WITHDRAW,
+    Given, INVOKE, INVOKE_REFUSED, Outcome, RECEIVE, REGISTER, REPLY, Room, ServiceRequest, WITHDRAW,
 };
 use dunlin_tier::process::{ATTACH, Problem, ProcessRequest, REFUSED, SERVICE, gateway_name};
 use dunlin_tier::{Name, Priority, Slots};
@@ -252,7 +252,7 @@ impl Raw {
 }
 
 #[track_caller]
-fn problem(answer: Result<Vec<u8>, CallError>) -> Problem {
+pub(crate) fn problem(answer: Result<Vec<u8>, CallError>) -> Problem {
     match answer {
         Err(CallError::Application { code: REFUSED | INVOKE_REFUSED, payload }) => {
             Problem::parse(&payload).unwrap()
@@ -277,14 +277,15 @@ fn a_process_that_lies_reaches_no_call_of_another() {
         number,
         outcome: Outcome::Result,
         next,
-        bytes: b"forged",
+        bytes: Given::Here(b"forged"),
     };
     let mut numbers: Vec<u64> = vec![0, 1, u64::MAX, own ^ 1, own ^ 1 << 32, own.wrapping_add(1)];
     // The numbers that a table begins with.
     numbers.extend((0..50).map(|seed| Slots::new(4, seed).insert(()).unwrap()));
     for number in numbers {
         if number != own {
-            let receive = ServiceRequest::Receive { registration: number, room: 64, time: u64::MAX };
+            let receive =
+                ServiceRequest::Receive { registration: number, room: Room::Answer(64), time: u64::MAX };
             assert_eq!(problem(liar.ask(&receive)), Problem::NotRegistered);
             assert_eq!(problem(liar.ask(&reply(number, 1, None))), Problem::NotRegistered);
             let withdraw = ServiceRequest::Withdraw { registration: number };
@@ -319,15 +320,15 @@ fn a_process_that_lies_reaches_no_call_of_another() {
     let mut stranger = Raw(Client::connect(&fabric(), &nodes[0].address, unattached).unwrap());
     for request in [
         ServiceRequest::Register { service: service.clone(), function: 9 },
-        ServiceRequest::Receive { registration: own, room: 64, time: u64::MAX },
+        ServiceRequest::Receive { registration: own, room: Room::Answer(64), time: u64::MAX },
         ServiceRequest::Invoke {
             node: "one",
             service,
             function: 1,
             is_one_way: false,
             priority: Priority::High,
-            room: 0,
-            bytes: b"",
+            room: Room::Answer(0),
+            bytes: Given::Here(b""),
         },
     ] {
         assert_eq!(problem(stranger.ask(&request)), Problem::NotAttached);
@@ -345,7 +346,8 @@ fn a_receiver_that_vanishes_takes_no_call_with_it() {
         let answer = server.ask(&register).unwrap();
         let registration = u64::from_le_bytes(answer.try_into().unwrap());
         let mut bytes = Vec::new();
-        ServiceRequest::Receive { registration, room: 64, time: u64::MAX }.encode_into(&mut bytes);
+        ServiceRequest::Receive { registration, room: Room::Answer(64), time: u64::MAX }
+            .encode_into(&mut bytes);
         server.0.submit_on(0, RECEIVE, &bytes).unwrap();
         drop(server);
         // Its process has ended with the connection: the function is nobody's, or its calls are refused.
@@ -375,8 +377,8 @@ fn a_caller_vanishes_while_its_result_is_written() {
             function: 1,
             is_one_way: false,
             priority,
-            room: 64,
-            bytes: b"gone",
+            room: Room::Answer(64),
+            bytes: Given::Here(b"gone"),
         }
         .encode_into(&mut bytes);
         gone.0.submit_on(0, INVOKE, &bytes).unwrap();

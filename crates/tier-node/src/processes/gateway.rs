@@ -5,7 +5,7 @@ use super::registry::Registry;
 use crate::calling::head;
 use crate::error::JoinError;
 use crate::forward::Link;
-use crate::passage::Forwarded;
+use crate::passage::{Delivered, Forwarded, Sink, Source};
 use crate::tier::Tier;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, PeerIdentity, nanos};
 use dunlin_rpc::{
@@ -232,11 +232,11 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
     fn forward(self: &Arc<Self>, caller: &Arc<Caller<F>>, to: NodeId, mut call: Incoming<P>) {
         let node = caller.tier.node();
         let principal = caller.tier.caller();
-        let made = head(caller.service.clone(), call.function, principal, false, &call.payload);
+        let made = head(caller.service.clone(), call.function, principal, false, call.payload.len());
         // No request is longer than the server's limit.
         let Ok(head) = made else { return call.refuse(Status::Malformed) };
-        let payload = std::mem::take(&mut call.payload);
-        let forwarded = Forwarded { head, payload, at: 0, room: MAX_CALL as usize };
+        let request = Source::Message(std::mem::take(&mut call.payload), 0);
+        let forwarded = Forwarded { head, request, room: Sink::Answer(MAX_CALL as usize) };
         self.registry.answered.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let time = call.time_left().unwrap_or(node.config.timeout);
         let host = node.fabric.host();
@@ -245,7 +245,7 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
         // Such a client knows statuses of the engine only.
         let Ok(turn) = turn else { return call.refuse(Status::Overloaded) };
         let (gateway, caller) = (Arc::clone(self), Arc::clone(caller));
-        let done = move |outcome| {
+        let done = move |outcome: Result<Delivered, CallError>| {
             use Status::{Draining, UnknownFunction, Unreachable};
             if let Err(CallError::NotExecuted(
                 Cause::Disconnected
@@ -255,7 +255,7 @@ impl<F: Fabric, P: Fabric> Gateway<F, P> {
             {
                 gateway.leave(&caller.service, to);
             }
-            call.relay(outcome);
+            call.relay(outcome.map(|delivered| delivered.bytes));
         };
         node.forward_in_turn((to, turn, class), forwarded, time, Box::new(done));
     }

@@ -2,11 +2,12 @@
 //! received a request, and nothing waits: a receiver is a call that is answered when there is a request for it.
 
 use super::registry::{Process, Registry};
+use crate::buffer::{Lent, Place};
 use crate::calling::head;
 use crate::error::RequestError;
 use crate::forward::Board;
 use crate::node::Node;
-use crate::passage::Forwarded;
+use crate::passage::{Delivered, Forwarded, Sink, Source};
 use crate::services::{Arrived, Asked, Body, Serves};
 use crate::serving::not_registered;
 use dunlin_fabric::{Address, Fabric, Host, Nanos, nanos};
@@ -14,11 +15,13 @@ use dunlin_rpc::{
     ApplicationCode, AsyncClient, Batching, CallError, Cause, ClientConfig, Incoming, Status, Taker,
 };
 use dunlin_tier::call::MAX_CALL;
+use dunlin_tier::exchange::Waiting;
+use dunlin_tier::process::list::BufferPart;
 use dunlin_tier::process::service::{
-    Handed, INVOKE, INVOKE_REFUSED, NOTHING, Outcome, ServiceRequest, encode_servers,
+    self, Given, Handed, INVOKE, INVOKE_REFUSED, NOTHING, Outcome, ServiceRequest, encode_servers,
 };
 use dunlin_tier::process::{Problem, REFUSED};
-use dunlin_tier::{Act, Exchange, ExchangeLimits, Name, NodeId, Priority, Remains};
+use dunlin_tier::{Act, Exchange, ExchangeLimits, Kind, Name, NodeId, Priority, Remains};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,18 +36,50 @@ pub(super) struct Served<F: Fabric, P: Fabric> {
     function: u16,
     /// The number of the registration at the node.
     number: AtomicU64,
-    exchange: Mutex<Exchange<Asked<F>, Receiver<P>, Body<F>>>,
+    exchange: Mutex<Exchange<Asked<F>, Receiver<F, P>, Body<F>>>,
     looks: Mutex<Looks>,
 }
 
 /// A receiver that waits.
 #[derive(Debug)]
-struct Receiver<P: Fabric> {
+struct Receiver<F: Fabric, P: Fabric> {
     call: Incoming<P>,
-    /// The length of its buffer.
-    room: u32,
+    room: Room<F>,
     /// The end of its time.
     until: Nanos,
+}
+
+/// The memory for a request that a process receives.
+#[derive(Debug)]
+enum Room<F: Fabric> {
+    /// The answer, which has this many bytes at most.
+    Answer(u32),
+    Buffer(Lent<F>),
+}
+
+impl<F: Fabric> Room<F> {
+    fn length(&self) -> usize {
+        match self {
+            Room::Answer(room) => *room as usize,
+            Room::Buffer(lent) => lent.length(),
+        }
+    }
+
+    /// Puts a request into a buffer, or at the end of the answer; returns `false` if the caller has given it up.
+    fn put(&self, request: &Body<F>, answer: &mut Vec<u8>) -> bool {
+        match self {
+            Room::Answer(_) => request.append_to(answer),
+            Room::Buffer(lent) => request.copy_into(lent),
+        }
+    }
+}
+
+/// The bytes of an outcome.
+enum Bytes<F: Fabric> {
+    /// In a message, from this place on.
+    Message(Vec<u8>, usize),
+    /// In a buffer of the process.
+    Buffer(Lent<F>),
 }
 
 /// Looks for receivers whose time is over.
@@ -143,22 +178,24 @@ fn fail<P: Fabric>(call: Incoming<P>, problem: &Problem) {
     }
 }
 
-type Acts<F, P> = Vec<Act<Asked<F>, Receiver<P>, Body<F>>>;
+type Acts<F, P> = Vec<Act<Asked<F>, Receiver<F, P>, Body<F>>>;
 
 /// Carries out what an exchange decided. Returns the receivers of calls that their callers have given up, with the numbers
 /// of these calls.
 fn settle<F: Fabric, P: Fabric>(
     acts: Acts<F, P>,
     time_left: impl Fn(u64) -> Told,
-) -> Vec<(Receiver<P>, u64)> {
+) -> Vec<(Receiver<F, P>, u64)> {
     let mut without = Vec::new();
     for act in acts {
         match act {
             Act::Hand { receiver, number, request } => {
                 let Told { caller, time_left } = time_left(number);
                 let time_left = time_left.map(nanos);
-                let mut answer = Handed { number, time_left, caller: &caller, request: &[] }.encode();
-                match request.append_to(&mut answer) {
+                let length = request.length() as u32;
+                let handed = Handed { number, time_left, caller: &caller, length, request: &[] };
+                let mut answer = handed.encode();
+                match receiver.room.put(&request, &mut answer) {
                     true => receiver.call.reply(answer),
                     false => without.push((receiver, number)),
                 }
@@ -175,7 +212,7 @@ fn settle<F: Fabric, P: Fabric>(
     without
 }
 
-impl<P: Fabric> Receiver<P> {
+impl<F: Fabric, P: Fabric> Receiver<F, P> {
     fn has_nothing(self) {
         match ApplicationCode::new(NOTHING) {
             Some(code) => self.call.fail(code, Vec::new()),
@@ -191,15 +228,15 @@ struct Told {
 }
 
 impl<F: Fabric, P: Fabric> Served<F, P> {
-    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, Receiver<P>, Body<F>>> {
+    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, Receiver<F, P>, Body<F>>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the exchange, and carries out what it decides with the lock held: answers only go into inboxes.
-    fn change(&self, change: impl FnOnce(&mut Exchange<Asked<F>, Receiver<P>, Body<F>>) -> Acts<F, P>) {
+    fn change(&self, change: impl FnOnce(&mut Exchange<Asked<F>, Receiver<F, P>, Body<F>>) -> Acts<F, P>) {
         let mut exchange = self.exchange();
         let acts = change(&mut exchange);
-        let carry_out = |exchange: &Exchange<Asked<F>, Receiver<P>, Body<F>>, acts| {
+        let carry_out = |exchange: &Exchange<Asked<F>, Receiver<F, P>, Body<F>>, acts| {
             settle(acts, |number| {
                 let asked = exchange.taken(number);
                 let caller = asked.map(|asked| asked.caller.as_str().to_owned()).unwrap_or_default();
@@ -210,18 +247,19 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
         // Each of them takes a call out of the exchange, or waits.
         while let Some((receiver, number)) = without.pop() {
             drop(exchange.answer(number));
-            let room = receiver.room as usize;
+            let room = receiver.room.length();
             let acts = exchange.receive(receiver, room, true, Asked::is_over);
             without.extend(carry_out(&exchange, acts));
         }
     }
 
     /// Hands the next request to a receiver that waits for some nanoseconds.
-    fn receive(self: &Arc<Self>, node: &Arc<Node<F>>, call: Incoming<P>, room: u32, time: Nanos) {
+    fn receive(self: &Arc<Self>, node: &Arc<Node<F>>, call: Incoming<P>, room: Room<F>, time: Nanos) {
         let is_bounded = time > 0 && time < Nanos::MAX;
         let until = if is_bounded { node.fabric.host().now().saturating_add(time) } else { Nanos::MAX };
+        let length = room.length();
         let receiver = Receiver { call, room, until };
-        self.change(|exchange| exchange.receive(receiver, room as usize, time > 0, Asked::is_over));
+        self.change(|exchange| exchange.receive(receiver, length, time > 0, Asked::is_over));
         if is_bounded {
             self.look_at(node, until);
         }
@@ -264,33 +302,26 @@ impl<F: Fabric, P: Fabric> Served<F, P> {
         self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reply(
-        self: &Arc<Self>,
-        node: &Arc<Node<F>>,
-        (call, next): (Incoming<P>, Option<u32>),
-        number: u64,
-        outcome: Outcome,
-        (message, at): (Vec<u8>, usize),
-    ) {
+    /// Answers the caller of a request.
+    fn answer(&self, number: u64, outcome: Outcome, bytes: Bytes<F>) {
         // An answer to nobody goes nowhere, as one whose caller's time is over.
         let answered = self.exchange().answer(number);
-        if let Some(caller) = answered.map(|asked| asked.answer) {
-            match outcome {
-                Outcome::Result => caller.reply_from(message, at),
-                Outcome::Failed(code) => match ApplicationCode::new(code) {
-                    Some(code) => caller.fail(code, &message[at..]),
-                    None => drop(caller),
+        let Some(caller) = answered.map(|asked| asked.answer) else { return };
+        match (outcome, bytes) {
+            (Outcome::Result, Bytes::Message(message, at)) => caller.reply_from(message, at),
+            (Outcome::Result, Bytes::Buffer(lent)) => caller.reply_lent(&lent),
+            (Outcome::Failed(code), bytes) => match ApplicationCode::new(code) {
+                Some(code) => match bytes {
+                    Bytes::Message(message, at) => caller.fail(code, &message[at..]),
+                    Bytes::Buffer(lent) => caller.fail(code, &lent.to_vec()),
                 },
-                Outcome::Refused(status) => match Status::from_wire(status) {
-                    Some(Status::Ok | Status::Application(_)) | None => drop(caller),
-                    Some(status) => caller.refuse(status),
-                },
-                Outcome::Dropped => drop(caller),
-            }
-        }
-        match next {
-            Some(room) => self.receive(node, call, room, Nanos::MAX),
-            None => call.reply(Vec::new()),
+                None => drop(caller),
+            },
+            (Outcome::Refused(status), _) => match Status::from_wire(status) {
+                Some(Status::Ok | Status::Application(_)) | None => drop(caller),
+                Some(status) => caller.refuse(status),
+            },
+            (Outcome::Dropped, _) => drop(caller),
         }
     }
 
@@ -404,20 +435,80 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
         }
     }
 
+    /// Begins an operation on a part of a buffer of a process. The longest one is that of a call's payload.
+    fn lend(&self, session: u64, part: BufferPart, kind: Kind) -> Result<Lent<F>, Problem> {
+        let BufferPart { length, buffer, at } = part;
+        if length > MAX_CALL {
+            return Err(Problem::TooLong { length: length.into(), limit: MAX_CALL });
+        }
+        let process = self.0.process(session)?;
+        let region = process.region(buffer)?;
+        let place = Place { region: &region, tenant: &process.buffers.tenant, at, length };
+        Ok(place.lend(kind)?)
+    }
+
+    fn room(&self, session: u64, room: service::Room) -> Result<Room<F>, Problem> {
+        Ok(match room {
+            service::Room::Answer(room) => Room::Answer(room),
+            service::Room::In(part) => Room::Buffer(self.lend(session, part, Kind::Write)?),
+        })
+    }
+
+    /// Receives a request.
+    fn receive(&self, call: Incoming<P>, registration: u64, room: service::Room, time: Nanos) {
+        let served = self.served(call.session, registration);
+        match served.and_then(|served| Ok((served, self.room(call.session, room)?))) {
+            Ok((served, room)) => served.receive(self.0.tier.node(), call, room, time),
+            Err(problem) => fail(call, &problem),
+        }
+    }
+
+    /// Answers a request, and receives the next one if there is to be one.
+    fn reply(
+        &self,
+        mut call: Incoming<P>,
+        (registration, number): (u64, u64),
+        (mut outcome, bytes): (Outcome, Payload),
+        next: Option<service::Room>,
+    ) {
+        let served = match self.served(call.session, registration) {
+            Ok(served) => served,
+            Err(problem) => return fail(call, &problem),
+        };
+        let mut refused = None;
+        let bytes = match bytes {
+            Payload::Here(at) => Bytes::Message(std::mem::take(&mut call.payload), at),
+            Payload::In(part) => match self.lend(call.session, part, Kind::Read) {
+                Ok(lent) => Bytes::Buffer(lent),
+                // The caller does not wait for a result that nobody has.
+                Err(problem) => {
+                    (outcome, refused) = (Outcome::Dropped, Some(problem));
+                    Bytes::Message(Vec::new(), 0)
+                }
+            },
+        };
+        served.answer(number, outcome, bytes);
+        match (refused, next) {
+            (Some(problem), _) => fail(call, &problem),
+            (None, Some(room)) => self.receive(call, registration, room, Nanos::MAX),
+            (None, None) => call.reply(Vec::new()),
+        }
+    }
+
     /// Calls a service of a node, and answers as the call ends.
     fn invoke(
         &self,
         mut call: Incoming<P>,
-        (node, service, function): (NodeId, &Name, u16),
+        (node, service, function): (NodeId, Name, u16),
         (is_one_way, priority): (bool, Priority),
-        (at, room): (usize, u32),
+        (bytes, room): (Payload, service::Room),
     ) {
         let process = match self.0.process(call.session) {
             Ok(process) => process,
             Err(problem) => return fail(call, &problem),
         };
         if !service.is_open_to(process.tier.caller()) {
-            return fail(call, &Problem::OtherOwner(service.clone()));
+            return fail(call, &Problem::OtherOwner(service));
         }
         let class = match process.tier.class().with_priority(priority) {
             Ok(class) => class,
@@ -426,64 +517,90 @@ impl<F: Fabric, P: Fabric> Desk<F, P> {
         let Some(calling) = process.calling(self.0.config.limits.calls) else {
             return call.refuse(Status::Overloaded);
         };
+        let room = match room {
+            service::Room::Answer(_) if is_one_way => Ok(Sink::Answer(0)),
+            service::Room::Answer(room) => Ok(Sink::Answer(room.min(MAX_CALL) as usize)),
+            service::Room::In(part) => self.lend(call.session, part, Kind::Write).map(Sink::Buffer),
+        };
+        let request = match bytes {
+            Payload::Here(at) => Ok(Source::Message(std::mem::take(&mut call.payload), at)),
+            Payload::In(part) => self.lend(call.session, part, Kind::Read).map(Source::Buffer),
+        };
+        let (request, room) = match (request, room) {
+            (Ok(request), Ok(room)) => (request, room),
+            (Err(problem), _) | (_, Err(problem)) => return fail(call, &problem),
+        };
         let this = process.tier.node();
-        let made = head(service.clone(), function, process.tier.caller(), is_one_way, &call.payload[at..]);
-        let head = match made {
+        let head = match head(service, function, process.tier.caller(), is_one_way, request.length()) {
             Ok(head) => head,
             Err(error) => return fail(call, &error.into()),
         };
-        let room = if is_one_way { 0 } else { room.min(MAX_CALL) as usize };
-        let forwarded = Forwarded { head, payload: std::mem::take(&mut call.payload), at, room };
+        let in_place = matches!(room, Sink::Buffer(_)).then(|| room.length());
+        let forwarded = Forwarded { head, request, room };
         let time = call.time_left().unwrap_or(this.config.timeout);
         let turn = this.qos.begin_call(this.fabric.host(), &class, forwarded.length(), || nanos(time));
         let turn = match turn {
             Ok(turn) => turn,
             Err(over) => return fail(call, &RequestError::from(over).into()),
         };
-        let done = move |outcome| {
+        let done = move |outcome: Result<Delivered, CallError>| {
             drop(calling);
-            match outcome {
+            match (outcome, in_place) {
                 // No service may speak for the node.
-                Err(CallError::Application { code: INVOKE_REFUSED, .. }) => {
+                (Err(CallError::Application { code: INVOKE_REFUSED, .. }), _) => {
                     call.relay(Err(CallError::Executed(Cause::HandlerPanicked)));
                 }
-                outcome => call.relay(outcome),
+                (Err(error), _) => call.relay(Err(error)),
+                (Ok(Delivered { bytes, .. }), None) => call.reply(bytes),
+                (Ok(Delivered { length, .. }), Some(room)) if length <= room => {
+                    call.reply((length as u32).to_le_bytes().to_vec());
+                }
+                (Ok(Delivered { length, .. }), Some(room)) => {
+                    fail(call, &Problem::TooLong { length: length as u64, limit: room as u32 });
+                }
             }
         };
         this.forward_in_turn((node, turn, class), forwarded, time, Box::new(done));
     }
 }
 
+/// The place of the bytes of a request of a process.
+enum Payload {
+    /// In the request, from here on.
+    Here(usize),
+    In(BufferPart),
+}
+
+impl Payload {
+    fn new(request: &[u8], bytes: Given<'_>) -> Payload {
+        match bytes {
+            Given::Here(bytes) => Payload::Here(request.len() - bytes.len()),
+            Given::In(part) => Payload::In(part),
+        }
+    }
+}
+
 impl<F: Fabric, P: Fabric> Taker<P> for Desk<F, P> {
-    fn take(&self, mut call: Incoming<P>) {
+    fn take(&self, call: Incoming<P>) {
         let Ok(request) = ServiceRequest::parse(call.function, &call.payload) else {
             return fail(call, &Problem::Malformed);
         };
         self.0.answered.fetch_add(1, Ordering::Relaxed);
         match request {
             ServiceRequest::Receive { registration, room, time } => {
-                match self.served(call.session, registration) {
-                    Ok(served) => served.receive(self.0.tier.node(), call, room, time),
-                    Err(problem) => fail(call, &problem),
-                }
+                self.receive(call, registration, room, time);
             }
             ServiceRequest::Reply { registration, number, outcome, next, bytes } => {
-                let at = call.payload.len() - bytes.len();
-                match self.served(call.session, registration) {
-                    Ok(served) => {
-                        let message = (std::mem::take(&mut call.payload), at);
-                        served.reply(self.0.tier.node(), (call, next), number, outcome, message);
-                    }
-                    Err(problem) => fail(call, &problem),
-                }
+                let bytes = Payload::new(&call.payload, bytes);
+                self.reply(call, (registration, number), (outcome, bytes), next);
             }
             ServiceRequest::Invoke { node, service, function, is_one_way, priority, room, bytes } => {
                 let named = if node.is_empty() { self.0.tier.name() } else { node };
-                let at = call.payload.len() - bytes.len();
+                let bytes = Payload::new(&call.payload, bytes);
                 match self.0.tier.node().roster.number_of(named) {
                     Some(node) => {
                         let how = (is_one_way, priority);
-                        self.invoke(call, (node, &service, function), how, (at, room));
+                        self.invoke(call, (node, service, function), how, (bytes, room));
                     }
                     None => {
                         let problem = Problem::NoNode(node.to_owned());

@@ -126,7 +126,18 @@ fn payloads_of_all_lengths<F: Fabric>([alice, bob, _]: &[Tier<F>; 3]) {
     for outcome in alice.multicast(&["bob", "bob", "bob"], "long", 1, &request).unwrap() {
         assert_eq!(assert_whole(&outcome.unwrap()), ((6000 << 32) | 5) + 1);
     }
-    assert_eq!(used().payloads, before + 3);
+    // The results are long, too.
+    assert_eq!(used().payloads, before + 6);
+    // As long as the last long results were, ranges for several at once would not fit.
+    let short = payload((6000 << 32) | 7, 20);
+    for _ in 0..60 {
+        alice.call("bob", "long", 1, &short, &mut [0; 6000]).unwrap();
+    }
+    let before = used().payloads;
+    for outcome in alice.multicast(&["bob", "bob"], "long", 1, &short).unwrap() {
+        assert_eq!(assert_whole(&outcome.unwrap()), ((6000 << 32) | 7) + 1);
+    }
+    assert_eq!(used().payloads, before + 2);
     assert_eq!(alice.call("bob", "long", 1, &[], &mut []).unwrap(), 0);
     server.join();
 }

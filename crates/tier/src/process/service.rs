@@ -1,5 +1,6 @@
 //! Requests of processes that serve functions and call them (table 1, section 5.1).
 
+use super::list::BufferPart;
 use crate::codec::{Reader, Writer};
 use crate::message::Malformed;
 use crate::name::Name;
@@ -13,7 +14,8 @@ pub const WITHDRAW: u16 = 18;
 pub const RECEIVE: u16 = 19;
 /// Answers a request, and receives the next one if the process wants to. Answer: none, or as that of [`RECEIVE`].
 pub const REPLY: u16 = 20;
-/// Calls a function of a node's service. Answer: that of the function; the errors are those of the call itself.
+/// Calls a function of a node's service. Answer: that of the function, or its length (4 bytes) if it lies in a buffer of
+/// the process; the errors are those of the call itself.
 pub const INVOKE: u16 = 21;
 /// Finds the nodes that serve a service. Answer: their names.
 pub const SERVERS: u16 = 22;
@@ -39,6 +41,24 @@ pub enum Outcome {
     Refused(u16),
     /// The process has dropped it.
     Dropped,
+}
+
+/// Bytes that a process gives to its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given<'a> {
+    /// In the request.
+    Here(&'a [u8]),
+    /// In a buffer of the process, from where the node takes them in place.
+    In(BufferPart),
+}
+
+/// The room that a process has for bytes from its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// This many bytes, which come in the answer.
+    Answer(u32),
+    /// A part of a buffer of the process, into which the node puts them in place.
+    In(BufferPart),
 }
 
 /// A request of a process about services.
@@ -69,8 +89,8 @@ pub enum ServiceRequest<'a> {
     Receive {
         /// The number of the registration.
         registration: u64,
-        /// The longest request that is taken, in bytes.
-        room: u32,
+        /// The room for the request.
+        room: Room,
         /// How long the answer waits for a request, in nanoseconds: not at all with 0, without end with `u64::MAX`.
         time: u64,
     },
@@ -82,10 +102,10 @@ pub enum ServiceRequest<'a> {
         number: u64,
         /// The outcome.
         outcome: Outcome,
-        /// The longest next request, in bytes; none if the process receives no other.
-        next: Option<u32>,
+        /// The room for the next request; none if the process receives no other.
+        next: Option<Room>,
         /// The bytes of the outcome.
-        bytes: &'a [u8],
+        bytes: Given<'a>,
     },
     /// [`INVOKE`].
     Invoke {
@@ -99,11 +119,10 @@ pub enum ServiceRequest<'a> {
         is_one_way: bool,
         /// The priority.
         priority: Priority,
-        /// The longest result that the caller takes, in bytes: it says which results may go through a ring, and refuses
-        /// none.
-        room: u32,
+        /// The room for the result. That of an answer says which results may go through a ring, and refuses none.
+        room: Room,
         /// The request.
-        bytes: &'a [u8],
+        bytes: Given<'a>,
     },
     /// [`SERVERS`].
     Servers {
@@ -139,7 +158,7 @@ impl<'a> ServiceRequest<'a> {
             ServiceRequest::Ping => writer,
             ServiceRequest::Withdraw { registration } => writer.u64(*registration),
             ServiceRequest::Receive { registration, room, time } => {
-                writer.u64(*registration).u32(*room).u64(*time)
+                writer.u64(*registration).room(*room).u64(*time)
             }
             ServiceRequest::Reply { registration, number, outcome, next, bytes } => {
                 let (kind, code) = match outcome {
@@ -149,15 +168,15 @@ impl<'a> ServiceRequest<'a> {
                     Outcome::Dropped => (3, 0),
                 };
                 let writer = writer.u64(*registration).u64(*number).u8(kind).u16(code);
-                let mut writer = writer.u8(u8::from(next.is_some())).u32(next.unwrap_or_default());
-                writer.0.extend_from_slice(bytes);
-                writer
+                let writer = match next {
+                    None => writer.u8(0),
+                    Some(room) => writer.u8(1).room(*room),
+                };
+                writer.given(*bytes)
             }
             ServiceRequest::Invoke { node, service, function, is_one_way, priority, room, bytes } => {
-                let writer = writer.u16(*function).u8(u8::from(*is_one_way)).priority(*priority).u32(*room);
-                let mut writer = writer.text(node.as_bytes()).text(service.as_bytes());
-                writer.0.extend_from_slice(bytes);
-                writer
+                let writer = writer.u16(*function).u8(u8::from(*is_one_way)).priority(*priority).room(*room);
+                writer.text(node.as_bytes()).text(service.as_bytes()).given(*bytes)
             }
             ServiceRequest::Servers { service } => writer.text(service.as_bytes()),
         };
@@ -180,7 +199,7 @@ impl<'a> ServiceRequest<'a> {
             PING => ServiceRequest::Ping,
             WITHDRAW => ServiceRequest::Withdraw { registration: reader.u64()? },
             RECEIVE => {
-                let (registration, room) = (reader.u64()?, reader.u32()?);
+                let (registration, room) = (reader.u64()?, reader.room()?);
                 ServiceRequest::Receive { registration, room, time: reader.u64()? }
             }
             REPLY => {
@@ -192,33 +211,63 @@ impl<'a> ServiceRequest<'a> {
                     (3, 0) => Outcome::Dropped,
                     _ => return Err(Malformed),
                 };
-                let (receives, room) = (reader.flag()?, reader.u32()?);
-                if !receives && room != 0 {
-                    return Err(Malformed);
-                }
-                let next = receives.then_some(room);
-                return Ok(ServiceRequest::Reply { registration, number, outcome, next, bytes: reader.0 });
+                let next = if reader.flag()? { Some(reader.room()?) } else { None };
+                ServiceRequest::Reply { registration, number, outcome, next, bytes: reader.given()? }
             }
             INVOKE => {
                 let (function, is_one_way, priority) = (reader.u16()?, reader.flag()?, reader.priority()?);
-                let room = reader.u32()?;
+                let room = reader.room()?;
                 let node = std::str::from_utf8(reader.text()?).map_err(|_| Malformed)?;
-                let service = reader.name()?;
-                let bytes = reader.0;
-                return Ok(ServiceRequest::Invoke {
-                    node,
-                    service,
-                    function,
-                    is_one_way,
-                    priority,
-                    room,
-                    bytes,
-                });
+                let (service, bytes) = (reader.name()?, reader.given()?);
+                ServiceRequest::Invoke { node, service, function, is_one_way, priority, room, bytes }
             }
             SERVERS => ServiceRequest::Servers { service: reader.name()? },
             _ => return Err(Malformed),
         };
         reader.end(request)
+    }
+}
+
+impl Writer {
+    fn buffer_part(self, BufferPart { length, buffer, at }: BufferPart) -> Self {
+        self.u32(length).u64(buffer).u64(at)
+    }
+
+    fn room(self, room: Room) -> Self {
+        match room {
+            Room::Answer(length) => self.u8(0).u32(length),
+            Room::In(part) => self.u8(1).buffer_part(part),
+        }
+    }
+
+    /// Bytes that end the request.
+    fn given(mut self, bytes: Given<'_>) -> Self {
+        match bytes {
+            Given::Here(bytes) => {
+                self = self.u8(0);
+                self.0.extend_from_slice(bytes);
+                self
+            }
+            Given::In(part) => self.u8(1).buffer_part(part),
+        }
+    }
+}
+
+impl<'a> Reader<'a> {
+    fn buffer_part(&mut self) -> Result<BufferPart, Malformed> {
+        Ok(BufferPart { length: self.u32()?, buffer: self.u64()?, at: self.u64()? })
+    }
+
+    fn room(&mut self) -> Result<Room, Malformed> {
+        Ok(if self.flag()? { Room::In(self.buffer_part()?) } else { Room::Answer(self.u32()?) })
+    }
+
+    /// Bytes that end the request.
+    fn given(&mut self) -> Result<Given<'a>, Malformed> {
+        if self.flag()? {
+            return Ok(Given::In(self.buffer_part()?));
+        }
+        Ok(Given::Here(std::mem::take(&mut self.0)))
     }
 }
 
@@ -231,16 +280,18 @@ pub struct Handed<'a> {
     pub time_left: Option<u64>,
     /// The principal that calls.
     pub caller: &'a str,
-    /// The request.
+    /// The length of the request in bytes.
+    pub length: u32,
+    /// The request; empty if it lies in the buffer of the process.
     pub request: &'a [u8],
 }
 
 impl<'a> Handed<'a> {
     /// Encodes the answer.
     pub fn encode(&self) -> Vec<u8> {
-        let writer = Writer(Vec::with_capacity(26 + self.caller.len() + self.request.len()));
+        let writer = Writer(Vec::with_capacity(30 + self.caller.len() + self.request.len()));
         let writer = writer.u64(self.number).u64(self.time_left.map_or(0, |left| left.saturating_add(1)));
-        let mut writer = writer.text(self.caller.as_bytes());
+        let mut writer = writer.u32(self.length).text(self.caller.as_bytes());
         writer.0.extend_from_slice(self.request);
         writer.0
     }
@@ -249,8 +300,12 @@ impl<'a> Handed<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Handed<'a>, Malformed> {
         let mut reader = Reader(bytes);
         let (number, time_left) = (reader.u64()?, reader.u64()?.checked_sub(1));
-        let caller = std::str::from_utf8(reader.text()?).map_err(|_| Malformed)?;
-        Ok(Handed { number, time_left, caller, request: reader.0 })
+        let (length, caller) = (reader.u32()?, std::str::from_utf8(reader.text()?).map_err(|_| Malformed)?);
+        let request = reader.0;
+        if !request.is_empty() && request.len() != length as usize {
+            return Err(Malformed);
+        }
+        Ok(Handed { number, time_left, caller, length, request })
     }
 }
 
@@ -279,6 +334,14 @@ mod tests {
         prop::collection::vec(any::<u8>(), 1..=255).prop_map(|bytes| Name::new(bytes).unwrap())
     }
 
+    fn part() -> impl Strategy<Value = BufferPart> {
+        any::<(u32, u64, u64)>().prop_map(|(length, buffer, at)| BufferPart { length, buffer, at })
+    }
+
+    fn room() -> impl Strategy<Value = Room> {
+        prop_oneof![any::<u32>().prop_map(Room::Answer), part().prop_map(Room::In)]
+    }
+
     fn outcome() -> impl Strategy<Value = Outcome> {
         prop_oneof![
             Just(Outcome::Result),
@@ -291,20 +354,21 @@ mod tests {
     proptest! {
         #[test]
         fn requests_come_back_whole(
-            service in name(), function in any::<u16>(), numbers in any::<[u64; 2]>(), room in any::<u32>(), flag in any::<bool>(),
-            outcome in outcome(), next in any::<Option<u32>>(), node in "[a-z]{0,40}", bytes in prop::collection::vec(any::<u8>(), 0..300),
+            service in name(), function in any::<u16>(), numbers in any::<[u64; 2]>(), room in room(), flag in any::<bool>(),
+            outcome in outcome(), next in prop::option::of(room()), place in prop::option::of(part()), left in any::<u32>(), node in "[a-z]{0,40}", bytes in prop::collection::vec(any::<u8>(), 0..300),
         ) {
             let [registration, number] = numbers;
+            let given = place.map_or(Given::Here(&bytes), Given::In);
             let requests = [
                 ServiceRequest::Register { service: service.clone(), function },
                 ServiceRequest::RegisterServer { service: service.clone(), address: &node },
                 ServiceRequest::Ping,
                 ServiceRequest::Withdraw { registration },
                 ServiceRequest::Receive { registration, room, time: number },
-                ServiceRequest::Reply { registration, number, outcome, next, bytes: &bytes },
+                ServiceRequest::Reply { registration, number, outcome, next, bytes: given },
                 ServiceRequest::Invoke {
                     node: &node, service: service.clone(), function, is_one_way: flag,
-                    priority: if flag { Priority::Low } else { Priority::High }, room, bytes: &bytes,
+                    priority: if flag { Priority::Low } else { Priority::High }, room, bytes: given,
                 },
                 ServiceRequest::Servers { service },
             ];
@@ -313,9 +377,11 @@ mod tests {
                 request.encode_into(&mut payload);
                 prop_assert_eq!(ServiceRequest::parse(request.function(), &payload), Ok(request));
             }
-            let handed = Handed { number, time_left: flag.then_some(u64::from(room)), caller: &node, request: &bytes };
-            let encoded = handed.encode();
-            prop_assert_eq!(Handed::parse(&encoded), Ok(handed));
+            for (length, request) in [(bytes.len() as u32, &bytes[..]), (left, &[])] {
+                let handed = Handed { number, time_left: flag.then_some(left.into()), caller: &node, length, request };
+                let encoded = handed.encode();
+                prop_assert_eq!(Handed::parse(&encoded), Ok(handed));
+            }
             let servers = vec![node.clone(); 3];
             prop_assert_eq!(parse_servers(&encode_servers(&servers)), Ok(servers));
         }
