@@ -7,6 +7,7 @@ mod model;
 use both_sides::Runs;
 use clap::{Args, ValueEnum};
 use dunlin::Address;
+use dunlin::fabric::Scheme;
 use dunlin_advice::Cluster;
 use dunlin_command::arguments::{DeviceArguments, On};
 use dunlin_command::output::{self, Failure};
@@ -130,7 +131,7 @@ fn row(
     function: &FunctionHints,
     side: Side,
     selection: &Selection,
-    (fabric, runs): (&str, &Runs),
+    (fabric, runs, through_node): (&str, &Runs, bool),
 ) -> Row {
     let transport = match selection.transport {
         Transport::Tcp => Value::Transport(Transport::Tcp).to_string(),
@@ -157,7 +158,8 @@ fn row(
     if side == Side::Server {
         row.set("runs", runs.word);
     } else {
-        let sharing = Sharing::of(&plan).map(|sharing| Value::Sharing(sharing).to_string());
+        let tier = (through_node || function.client.sharing == Some(Sharing::Tier)).then_some(Sharing::Tier);
+        let sharing = tier.or_else(|| Sharing::of(&plan)).map(|sharing| Value::Sharing(sharing).to_string());
         row.set("sharing", sharing.unwrap_or_else(|| plan.sharing.name().to_owned()));
     }
     row
@@ -232,6 +234,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         workers: arguments.workers,
         queue_pairs_each: arguments.workers.unwrap_or(1),
         connections: ground.connections(),
+        through_node: arguments.at.as_ref().map(|address| address.scheme() == Scheme::Node),
         ..Environment::new(capabilities, cores)
     };
     let clients = arguments.clients.map_or("as hinted, else 1".to_owned(), |clients| clients.to_string());
@@ -313,7 +316,13 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
         let verdict = verdicts.next().flatten();
         let runs = Runs::of(&function.hints, server);
         for side in arguments.side.shown() {
-            let row = row(service, &function.hints, side, selection, (fabric_name, &runs));
+            let row = row(
+                service,
+                &function.hints,
+                side,
+                selection,
+                (fabric_name, &runs, environment.through_node == Some(true)),
+            );
             table.rows.push(row.clone());
             let mut row = row.with("reasons", reasons(selection, side));
             if side == Side::Server {

@@ -40,6 +40,7 @@ mod lite_6;
 mod lite_8;
 mod lite_dsm;
 mod lite_graph;
+mod lite_hosts;
 mod lite_lock;
 mod lite_log;
 mod lite_mapreduce;
@@ -95,6 +96,7 @@ use dunlin_scenario::measured_run::Counted;
 use dunlin_scenario::membership::MembershipLoad;
 use dunlin_scenario::native::NativeWrites;
 use dunlin_scenario::priorities::Priorities;
+use dunlin_scenario::processes::ProcessCalls;
 use dunlin_scenario::shared::Shared;
 use dunlin_scenario::shared_memory::MemoryLoad;
 use dunlin_scenario::synchronised::Synchronised;
@@ -237,6 +239,7 @@ enum Work {
     Membership(Box<MembershipLoad>),
     Memory(Box<MemoryLoad>),
     Calls(Box<TierCalls>),
+    Processes(Box<ProcessCalls>),
     Space(lite_12::Space),
     Native(Box<NativeWrites>),
     Priorities(Box<Priorities>),
@@ -352,6 +355,7 @@ pub fn all() -> Vec<Figure> {
         lite_13::LIGHT,
         lite_14::FIGURE,
         lite_10::NODES,
+        lite_hosts::FIGURE,
         lite_15::FIGURE,
         lite_16::FIGURE,
         lite_17::FIGURE,
@@ -551,6 +555,10 @@ impl Run {
         Run::doing(series, x, Work::Calls(Box::new(load)))
     }
 
+    fn processes(series: &str, x: u32, load: ProcessCalls) -> Run {
+        Run::doing(series, x, Work::Processes(Box::new(load)))
+    }
+
     fn space(series: String, x: u32, space: lite_12::Space) -> Run {
         Run::doing(series, x, Work::Space(space))
     }
@@ -607,6 +615,7 @@ impl Run {
             Work::MapReduce(load) => Some(&load.profile),
             Work::Memory(load) => Some(&load.profile),
             Work::Calls(load) => Some(&load.profile),
+            Work::Processes(load) => Some(&load.profile),
             Work::Native(load) => Some(&load.profile),
             Work::Priorities(load) => Some(&load.profile),
             Work::Synchronised(load) => Some(&load.profile),
@@ -625,6 +634,7 @@ impl Run {
             Work::MapReduce(load) => return u64::from(load.splits) * u64::from(load.words) / 4,
             Work::Memory(load) => return (load.warm_up + load.measured) * 100,
             Work::Calls(load) => return (load.warm_up + load.measured) * 20,
+            Work::Processes(load) => return (load.warm_up + load.measured) * 40,
             Work::Synchronised(load) => {
                 return (load.warm_up + load.measured).saturating_mul(3 * load.clients as u64);
             }
@@ -712,6 +722,7 @@ impl Run {
             Work::MapReduce(load) => Ok(load.run(SEED).map_err(failed)?.into()),
             Work::Memory(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Calls(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
+            Work::Processes(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Native(load) => Ok(Outcome::from(load.run(SEED).map_err(failed)?)),
             Work::Synchronised(load) => Ok((load.run(SEED).map_err(failed)?.0, load.measured).into()),
             Work::Priorities(load) => {

@@ -24,7 +24,7 @@ pub enum Key {
     ProcessTime,
     /// A protocol by name: a row of [`PROTOCOLS`](dunlin_rpc::PROTOCOLS).
     Protocol,
-    /// How the client's threads share connections: `dedicated`, `combined`, `grouped` or `combined_grouped`.
+    /// How the client's threads share connections: `dedicated`, `combined`, `grouped`, `combined_grouped` or `tier`.
     Sharing,
 }
 
@@ -93,7 +93,7 @@ impl Key {
             Key::Priority => "high or low",
             Key::ProcessTime => "short, long or a time as 10us or 1ms",
             Key::Protocol => "the name of a protocol ('dunlin protocols' lists them)",
-            Key::Sharing => "dedicated, combined, grouped or combined_grouped",
+            Key::Sharing => "dedicated, combined, grouped, combined_grouped or tier",
         }
     }
 }

@@ -139,7 +139,7 @@ impl Chooser<'_> {
             None => (self.path(subscription)?, false),
         };
         plan = plan.completion(modes[0].0, modes[1].0);
-        let sharing = self.sharing(&plan);
+        let sharing = self.sharing(&plan)?;
         plan = sharing.on(plan);
         let hinted = modes.map(|(_, hinted)| hinted);
         let wish = Wish { plan, fixed_path, hinted };
@@ -168,7 +168,7 @@ impl Chooser<'_> {
 
     /// Chooses how the client's threads share connections. They are the client's, so the server's hint has no
     /// effect.
-    fn sharing(&mut self, plan: &Plan) -> Sharing {
+    fn sharing(&mut self, plan: &Plan) -> Result<Sharing, SelectError> {
         if let Some(of_server) = self.side(Side::Server).sharing
             && self.side(Side::Client).sharing != Some(of_server)
         {
@@ -181,8 +181,11 @@ impl Chooser<'_> {
         let goal = self.first([Side::Server, Side::Client], Key::PerfGoal);
         let wants_latency = matches!(goal, Some((_, Value::PerfGoal(PerfGoal::Latency))));
         let chosen = sharing::choose(self.hints, self.environment, self.clients(), plan, wants_latency);
+        if chosen.sharing == Sharing::Tier && self.environment.through_node == Some(false) {
+            return Err(SelectError::NotThroughNode { place: self.place(Side::Client, Key::Sharing) });
+        }
         self.say(Subject::Sharing, &chosen.hints, chosen.text);
-        chosen.sharing
+        Ok(chosen.sharing)
     }
 
     /// Returns the legal plan nearest to a wished one. If the sharing is the only obstacle, that is an error: it

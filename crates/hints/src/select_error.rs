@@ -90,6 +90,15 @@ pub enum SelectError {
         /// The reason.
         illegal: PlanError,
     },
+    /// The connections of a node are requested, and the client's address is not that of one.
+    #[error(
+        "{}sharing = tier needs the node of the host: serve at node:SERVICE and connect to node:SERVICE, with a 'dunlin node run' on both hosts; or choose another sharing, or none",
+        At(place)
+    )]
+    NotThroughNode {
+        /// The location of the hint.
+        place: Option<Place>,
+    },
     /// The requested protocol and completion mode exclude each other.
     #[error(
         "{}the {side} is to wait by {mode}, which {name}{} does not allow: {illegal}; drop one of the two hints",
@@ -185,9 +194,9 @@ impl SelectError {
             SelectError::UnknownProtocol { .. } | SelectError::IllegalProtocol { .. } => {
                 (Key::Protocol, Key::Protocol)
             }
-            SelectError::IllegalSharing { .. } | SelectError::FunctionsDiffer { .. } => {
-                (Key::Sharing, Key::Sharing)
-            }
+            SelectError::IllegalSharing { .. }
+            | SelectError::NotThroughNode { .. }
+            | SelectError::FunctionsDiffer { .. } => (Key::Sharing, Key::Sharing),
             SelectError::NothingLegal { .. } => (Key::Polling, Key::Polling),
         }
     }
@@ -199,6 +208,7 @@ impl SelectError {
             SelectError::UnknownProtocol { .. }
             | SelectError::IllegalProtocol { .. }
             | SelectError::IllegalSharing { .. }
+            | SelectError::NotThroughNode { .. }
             | SelectError::ProtocolOnTcp { .. }
             | SelectError::SidesDiffer { .. }
             | SelectError::FunctionsDiffer { .. }
@@ -212,7 +222,8 @@ impl SelectError {
         match &mut bare {
             SelectError::UnknownProtocol { place, .. }
             | SelectError::IllegalProtocol { place, .. }
-            | SelectError::IllegalSharing { place, .. } => *place = None,
+            | SelectError::IllegalSharing { place, .. }
+            | SelectError::NotThroughNode { place } => *place = None,
             SelectError::ProtocolAgainstPolling { place, protocol_place, .. } => {
                 (*place, *protocol_place) = (None, None);
             }

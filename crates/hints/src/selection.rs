@@ -38,6 +38,9 @@ pub struct Environment<'a> {
     /// of active queue pairs, [`ACTIVE_QUEUE_PAIRS`] holds. Without the hint `sharing`, threads share connections if
     /// the clients have more queue pairs, and connections take turns if the open ones have.
     pub connections: ServerConnections,
+    /// Whether the client's address is `node:`, if it is known: the client connects to the node of its host, as the hint
+    /// `sharing = tier` asks for.
+    pub through_node: Option<bool>,
 }
 
 impl<'a> Environment<'a> {
@@ -54,6 +57,7 @@ impl<'a> Environment<'a> {
             small: SMALL,
             queue_pairs_each: 1,
             connections: ServerConnections { open: None, active_queue_pairs: None },
+            through_node: None,
         }
     }
 }

@@ -30,6 +30,10 @@ pub(crate) fn choose(
         let text = format!("sharing = {}", Value::Sharing(sharing));
         return Chosen { sharing, hints: vec![(Side::Client, Key::Sharing)], text };
     }
+    if environment.through_node == Some(true) {
+        let text = "a node: address, so the processes of this host share the connections of their node: tier";
+        return Chosen { sharing: Sharing::Tier, hints: Vec::new(), text: text.to_owned() };
+    }
     let capabilities = environment.capabilities;
     if capabilities.initiator_copies {
         let text = format!(
@@ -58,7 +62,12 @@ pub(crate) fn choose(
         None => (sharing, String::new()),
         Some(open) => take_turns(sharing, open, environment, plan, wants_latency),
     };
-    let text = format!("{counted}{grouped}: {}", Value::Sharing(sharing));
+    // The processes of a host cannot combine; their node can.
+    let tier = match relation {
+        "more than" => "; if they are many processes of few hosts, sharing = tier shares among these, too",
+        _ => "",
+    };
+    let text = format!("{counted}{grouped}: {}{tier}", Value::Sharing(sharing));
     Chosen { sharing, hints: hint.into_iter().collect(), text }
 }
 
@@ -96,7 +105,9 @@ pub fn unify_sharing<'a>(
         .into_iter()
         .enumerate()
         .filter_map(|(number, (hints, selection))| {
-            let sharing = Sharing::of(selection.plan.as_ref()?)?;
+            let of_plan = Sharing::of(selection.plan.as_ref()?)?;
+            // A plan does not tell that its connection leads to a node.
+            let sharing = hints.client.sharing.filter(|hinted| *hinted == Sharing::Tier).unwrap_or(of_plan);
             Some((number, hints, selection, sharing))
         })
         .collect();

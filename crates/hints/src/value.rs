@@ -92,6 +92,9 @@ pub enum Sharing {
     /// Threads share a connection as with [`Combined`](Sharing::Combined), whose memory at the server belongs to it for
     /// a time slice.
     CombinedGrouped,
+    /// The processes of a host share the connections of their node of the memory tier (LITE section 6.1): the client has
+    /// a `node:` address, and each thread a connection of its own to the node of its host.
+    Tier,
 }
 
 impl Sharing {
@@ -116,6 +119,7 @@ impl Sharing {
         match self {
             Sharing::Dedicated | Sharing::Combined => Sharing::Combined,
             Sharing::Grouped | Sharing::CombinedGrouped => Sharing::CombinedGrouped,
+            Sharing::Tier => Sharing::Tier,
         }
     }
 
@@ -124,6 +128,7 @@ impl Sharing {
         match self {
             Sharing::Dedicated | Sharing::Grouped => Sharing::Grouped,
             Sharing::Combined | Sharing::CombinedGrouped => Sharing::CombinedGrouped,
+            Sharing::Tier => Sharing::Tier,
         }
     }
 
@@ -131,7 +136,7 @@ impl Sharing {
     #[must_use]
     pub const fn on(self, plan: Plan) -> Plan {
         let (sharing, lease) = match self {
-            Sharing::Dedicated => (dunlin_rpc::Sharing::Dedicated, Lease::Forever),
+            Sharing::Dedicated | Sharing::Tier => (dunlin_rpc::Sharing::Dedicated, Lease::Forever),
             Sharing::Combined => (dunlin_rpc::Sharing::Combined, Lease::Forever),
             Sharing::Grouped => (dunlin_rpc::Sharing::Dedicated, Lease::Slice),
             Sharing::CombinedGrouped => (dunlin_rpc::Sharing::Combined, Lease::Slice),
@@ -225,6 +230,7 @@ const SHARINGS: &[(&str, Value)] = &[
     ("combined", Value::Sharing(Sharing::Combined)),
     ("grouped", Value::Sharing(Sharing::Grouped)),
     ("combined_grouped", Value::Sharing(Sharing::CombinedGrouped)),
+    ("tier", Value::Sharing(Sharing::Tier)),
 ];
 
 /// Short names of protocols. `eager` occurs in HatRPC's IDL files; the papers use the others.

@@ -17,6 +17,7 @@
 //! * [`membership`]: a node of the memory tier that dies, and the time until all others know it.
 //! * [`log`]: threads that commit to a global log in the memory tier.
 //! * [`shared_memory`]: pages that the nodes of the memory tier share.
+//! * [`processes`]: processes of several hosts that all call each other.
 //! * [`priorities`]: threads of two priorities that share a node of the memory tier.
 //! * [`stream`]: a stream of low priority beside an application.
 //! * [`synchronised`]: clients that call several servers in every step, with one schedule of the servers or without.
@@ -37,6 +38,7 @@ pub mod membership;
 pub mod memory;
 pub mod native;
 pub mod priorities;
+pub mod processes;
 pub mod random_values;
 pub mod rates;
 pub mod raw_verbs;

@@ -32,6 +32,9 @@ pub struct ClientOptions {
     /// The server's address for stock Thrift (`host:port`), for functions whose hints select TCP. By default
     /// it comes from the announcement of an `auto:` address, or else from the server's introduction.
     pub tcp: Option<String>,
+    /// Whether the address is that of the node of this host, which the hint `sharing = tier` needs. The transports set it for
+    /// `node:` addresses. Default: false.
+    pub through_node: bool,
     /// Whether to connect although functions have other types on the server, so that their calls cannot be
     /// understood. Such calls then fail; the other functions work. Default: false, connecting fails and names
     /// the functions.
@@ -102,6 +105,7 @@ impl Choice {
         let environment = Environment {
             clients: options.clients,
             connections,
+            through_node: Some(options.through_node),
             queue_pairs_each: u32::try_from(workers).unwrap_or(u32::MAX).max(1),
             ..environment(fabric.capabilities(), options.cores, &topology)
         };

@@ -117,6 +117,8 @@ impl TypedClient {
         mut options: ClientOptions,
     ) -> Result<Self, ConnectError> {
         options.engine = resolved.settle(options.engine);
+        // Only a node's address names the service to ask for.
+        options.through_node |= !resolved.service.is_empty();
         let to = &resolved.address;
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::Client::connect_tcp(place, service, options.tcp_connection())?;
@@ -357,6 +359,8 @@ impl TypedAsyncClient {
         }
         let (resolved, mut options) = resolve(fabrics, address, options, PATIENCE)?;
         options.engine = resolved.settle(options.engine);
+        // Only a node's address names the service to ask for.
+        options.through_node |= !resolved.service.is_empty();
         let (to, hubs) = (&resolved.address, fabrics.hubs());
         if let Some(place) = tcp_place(fabrics, to)? {
             let client = dunlin_thrift::AsyncClient::connect_tcp(place, service, options.tcp_connection())?;

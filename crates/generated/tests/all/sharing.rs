@@ -8,6 +8,8 @@ use dunlin::{Address, Fabrics};
 use dunlin_fabric::Scheme;
 use dunlin_fabric_sim::Sim;
 use dunlin_generated::sharing::*;
+use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, Tier, TierConfig};
+use std::process::Command;
 use std::task::{Poll, Waker};
 
 #[derive(Debug)]
@@ -182,4 +184,80 @@ fn clients_of_a_server_with_many_connections_take_turns() {
         assert!(said.contains("which take turns: grouped"), "{said}");
     })
     .unwrap();
+}
+
+/// The hint `tier` on both functions.
+fn by_tier() -> ClientOptions {
+    let of = |name| FunctionHints::new(name).client(Hints::NONE.sharing(Hint::Tier));
+    ClientOptions { hints: vec![of("next"), of("busy_next")], ..ClientOptions::default() }
+}
+
+/// The variable that tells a child its service.
+const SERVICE: &str = "GENERATED_TEST_TIER_SERVICE";
+
+/// A value of the hint is used or refused: without a node, no client of `sharing = tier` connects.
+#[test]
+fn connections_of_a_node_need_its_address() {
+    let (fabrics, address) = (Fabrics::default(), address("no-node"));
+    let fabric = dunlin::fabric::shm().unwrap();
+    let _server =
+        serve_with(&fabrics, &address, CountedProcessor(Handler), ServerOptions::default()).unwrap();
+    let refused = |error: ConnectError| match error {
+        ConnectError::Hints { function, error, .. } => {
+            assert_eq!((&*function, error.keys().0.name()), ("next", "sharing"));
+            assert!(error.to_string().contains("connect to node:SERVICE"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    };
+    refused(CountedClient::connect_with(&fabrics, &address, by_tier()).unwrap_err());
+    refused(CountedAsyncClient::connect_with(&fabrics, &address, by_tier()).unwrap_err());
+    refused(CountedClient::connect_with(&fabric, &address, by_tier()).unwrap_err());
+}
+
+#[test]
+fn a_client_with_the_connections_of_a_node_has_its_address() {
+    let tag = format!("generated-tier-{}", std::process::id());
+    let mut peer = Peer::named(Scheme::Shm, &tag).unwrap();
+    peer.name = "one".to_owned();
+    let fabric = dunlin::fabric::shm().unwrap();
+    let config = TierConfig { memory: 1 << 20, ..TierConfig::new(vec![peer], "one") };
+    let tier = Tier::within(&fabric, config).unwrap();
+    let attach = Address::new(Scheme::Shm, &format!("{tag}-attach")).unwrap();
+    let _processes = ProcessServer::serve(&fabric, &tier, ProcessConfig::new(attach.clone())).unwrap();
+    // The variable that names the node belongs to a process.
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", "sharing::calls_by_the_node"])
+        .env("DUNLIN_NODE", attach.to_string())
+        .env(SERVICE, "node:counted")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// The child of the test above.
+#[test]
+fn calls_by_the_node() {
+    let Ok(address) = std::env::var(SERVICE) else { return };
+    let fabrics = Fabrics::default();
+    let _server =
+        serve_with(&fabrics, &*address, CountedProcessor(Handler), ServerOptions::default()).unwrap();
+    // The gateway looks for a service once a second.
+    let mut client = loop {
+        match CountedClient::connect_with(&fabrics, &*address, by_tier()) {
+            Ok(client) => break client,
+            Err(error) => assert!(!matches!(error, ConnectError::Hints { .. }), "{error}"),
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(client.next(7).unwrap(), 8);
+    let running = client.plan_of("next").unwrap().to_string();
+    assert!(running.contains("sharing = tier"), "{running}");
+    // Without the hint, the address says the same.
+    let mut unhinted = by_tier();
+    unhinted.hints = ["next", "busy_next"].map(FunctionHints::new).into();
+    let mut client = CountedClient::connect_with(&fabrics, &*address, unhinted).unwrap();
+    assert_eq!(client.busy_next(7).unwrap(), 8);
+    let running = client.plan_of("next").unwrap().to_string();
+    assert!(running.contains("share the connections of their node: tier"), "{running}");
 }

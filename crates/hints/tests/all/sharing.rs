@@ -44,7 +44,7 @@ fn without_a_hint_more_clients_than_queue_pairs_share_connections() {
         (
             257,
             Sharing::Combined,
-            "sharing: 257 clients, more than the 256 queue pairs that a server keeps active by default: combined",
+            "sharing: 257 clients, more than the 256 queue pairs that a server keeps active by default: combined; if they are many processes of few hosts, sharing = tier shares among these, too",
         ),
     ] {
         let known = on(&Capabilities::EVERYTHING, Hints::NONE, Hints::NONE, Some(clients));
@@ -62,7 +62,9 @@ fn without_a_hint_more_clients_than_queue_pairs_share_connections() {
     assert_eq!(sharing(&selection), Sharing::Combined);
     assert_eq!(
         said(&selection),
-        ["sharing: 9 clients, more than the 8 queue pairs that the server keeps active: combined"]
+        [
+            "sharing: 9 clients, more than the 8 queue pairs that the server keeps active: combined; if they are many processes of few hosts, sharing = tier shares among these, too"
+        ]
     );
     // A client has a queue pair to each worker.
     for (clients, expected) in [(75, Sharing::Dedicated), (76, Sharing::Combined)] {
@@ -249,4 +251,42 @@ fn the_functions_of_a_client_agree() {
         matches!(&*error, SelectError::FunctionsDiffer { first, second, .. } if first == "own" && second == "all")
     );
     assert!(error.to_string().contains("own asks for sharing = dedicated and all for combined"), "{error}");
+}
+
+#[test]
+fn connections_of_a_node_need_its_address() {
+    let hinted = FunctionHints::new("near").client(Hints::NONE.sharing(Sharing::Tier));
+    let environment = Environment::new(&Capabilities::EVERYTHING, 16);
+    // As long as no address is known, the hint holds. The thread's connection to the node is its own.
+    for through_node in [None, Some(true)] {
+        let selection = select(&hinted, &Environment { through_node, ..environment }).expect("a plan");
+        assert_eq!(sharing(&selection), Sharing::Dedicated);
+        assert!(said(&selection).contains(&"sharing: sharing = tier".to_owned()), "{:?}", said(&selection));
+    }
+    let without = Environment { through_node: Some(false), ..environment };
+    let error = select(&hinted, &without).expect_err("no node");
+    assert_eq!((error.keys(), error.side()), ((Key::Sharing, Key::Sharing), Side::Client));
+    assert!(error.to_string().contains("connect to node:SERVICE"), "{error}");
+    // Without the hint, the address tells, and a hint of another value holds for the connection to the node.
+    let node = Environment { through_node: Some(true), clients: Some(1_000), ..environment };
+    let selection = select(&FunctionHints::new("near"), &node).expect("a plan");
+    assert_eq!(sharing(&selection), Sharing::Dedicated);
+    assert!(said(&selection)[0].ends_with("the connections of their node: tier"), "{:?}", said(&selection));
+    let combined = FunctionHints::new("near").client(Hints::NONE.sharing(Sharing::Combined));
+    assert_eq!(sharing(&select(&combined, &node).expect("a plan")), Sharing::Combined);
+    // With many clients, the other way is named.
+    let many = Environment { clients: Some(1_000), ..environment };
+    let selection = select(&FunctionHints::new("near"), &many).expect("a plan");
+    assert!(said(&selection)[0].contains("sharing = tier"), "{:?}", said(&selection));
+
+    let dedicated = FunctionHints::new("own").client(Hints::NONE.sharing(Sharing::Dedicated));
+    let (second, error) = unified(&[hinted.clone(), dedicated]).expect_err("two values");
+    assert_eq!(second, 1);
+    assert!(error.to_string().contains("near asks for sharing = tier and own for dedicated"), "{error}");
+    let agreed = unified(&[FunctionHints::new("other"), hinted]).expect("they agree");
+    assert!(
+        said(&agreed[0]).last().is_some_and(|text| text.ends_with("so as 'near': tier")),
+        "{:?}",
+        said(&agreed[0])
+    );
 }

@@ -45,7 +45,7 @@ fn misspelt_hints_are_told_with_the_nearest_word() {
         (
             "hint: sharing = shared;",
             29,
-            &["'shared' is not a value of sharing", "dedicated, combined, grouped or combined_grouped"],
+            &["'shared' is not a value of sharing", "dedicated, combined, grouped, combined_grouped or tier"],
         ),
         ("hint: zzzz = 1;", 19, &["unknown hint 'zzzz'", "hints are perf_goal, concurrency"]),
         (
