@@ -214,6 +214,11 @@ fn lite_13() {
 }
 
 #[test]
+fn lite_hosts() {
+    says("lite-hosts", &[("through the node over a connection for each pair", 1)]);
+}
+
+#[test]
 fn lite_processes() {
     says(
         "lite-processes",
