@@ -36,7 +36,7 @@ fn a_killed_process_does_not_stop_the_others() {
         Running::start([&words[..], &["--counters", "1", "--rounds", rounds, "--node", &attach]].concat())
     };
     let killed = member("2", "1000000000");
-    let others = [member("1", "3000"), member("0", "3000")];
+    let others = [member("1", "600"), member("0", "600")];
     // It is killed when counting has begun: all three are there. The counter is the first page behind a header and a page
     // of words.
     let get = ["tier", "get", "shared/pages/0", "--offset", "8KiB", "--length", "8", "--node", &attach];
@@ -48,7 +48,7 @@ fn a_killed_process_does_not_stop_the_others() {
     killed.end();
     let [second, first] = others.map(|one| one.end().well());
     let sum: u64 = counters(&first.text()).iter().sum();
-    assert!(sum >= 6000, "{}", first.text());
+    assert!(sum >= 1200, "{}", first.text());
     assert_eq!(second.text(), "");
     // The pages of the survivors are freed.
     let left = dunlin(["tier", "ls", "--node", &attach]).well();
