@@ -29,6 +29,9 @@ use std::time::Duration;
 /// The time that a server has for a one-way call.
 const ONE_WAY_TIME: Duration = Duration::from_secs(10);
 
+/// The calls and receivers of a function.
+type Waits<F, P> = Exchange<Asked<F>, Receiver<F, P>, Body<F>>;
+
 /// A function that a process serves.
 #[derive(Debug)]
 pub(super) struct Served<F: Fabric, P: Fabric> {
@@ -36,7 +39,7 @@ pub(super) struct Served<F: Fabric, P: Fabric> {
     function: u16,
     /// The number of the registration at the node.
     number: AtomicU64,
-    exchange: Mutex<Exchange<Asked<F>, Receiver<F, P>, Body<F>>>,
+    exchange: Mutex<Waits<F, P>>,
     looks: Mutex<Looks>,
 }
 
@@ -228,15 +231,15 @@ struct Told {
 }
 
 impl<F: Fabric, P: Fabric> Served<F, P> {
-    fn exchange(&self) -> MutexGuard<'_, Exchange<Asked<F>, Receiver<F, P>, Body<F>>> {
+    fn exchange(&self) -> MutexGuard<'_, Waits<F, P>> {
         self.exchange.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the exchange, and carries out what it decides with the lock held: answers only go into inboxes.
-    fn change(&self, change: impl FnOnce(&mut Exchange<Asked<F>, Receiver<F, P>, Body<F>>) -> Acts<F, P>) {
+    fn change(&self, change: impl FnOnce(&mut Waits<F, P>) -> Acts<F, P>) {
         let mut exchange = self.exchange();
         let acts = change(&mut exchange);
-        let carry_out = |exchange: &Exchange<Asked<F>, Receiver<F, P>, Body<F>>, acts| {
+        let carry_out = |exchange: &Waits<F, P>, acts| {
             settle(acts, |number| {
                 let asked = exchange.taken(number);
                 let caller = asked.map(|asked| asked.caller.as_str().to_owned()).unwrap_or_default();
