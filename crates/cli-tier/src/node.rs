@@ -197,6 +197,9 @@ struct RunArguments {
     /// Queue pairs to each other node [default: by the device; dunlin node status says how many, and why]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
     paths: Option<u16>,
+    /// Threads that serve the processes of this host
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
+    workers: u16,
     #[command(flatten)]
     qos: QosArguments,
     /// End after this time
@@ -480,6 +483,7 @@ fn serve_on<F: Fabric>(
         tokens,
         users: arguments.user.iter().cloned().collect(),
         operators: vec![0, own_user()?],
+        workers: arguments.workers,
         ..ProcessConfig::new(attach.clone())
     };
     let processes = ProcessServer::serve(&processes_fabric, &tier, settings).map_err(|error| {

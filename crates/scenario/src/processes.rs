@@ -35,6 +35,8 @@ pub struct ProcessCalls {
     pub processes: usize,
     /// The way of the calls.
     pub way: Way,
+    /// Threads of a node that serve the processes of its host.
+    pub workers: u16,
     /// Bytes of a request.
     pub request: usize,
     /// Bytes of an answer.
@@ -82,6 +84,7 @@ impl ProcessCalls {
             hosts: 2,
             processes: 1,
             way,
+            workers: 1,
             request: 64,
             answer: 8,
             warm_up: 200,
@@ -178,7 +181,8 @@ impl ProcessCalls {
             ..defaults
         };
         let users = BTreeMap::from([(0, "all".to_owned())]);
-        let config = ProcessConfig { users, limits, ..ProcessConfig::new(attach_address()?) };
+        let config =
+            ProcessConfig { users, limits, workers: self.workers, ..ProcessConfig::new(attach_address()?) };
         let server = ProcessServer::serve(&of_node.within_machine(), &tier, config).map_err(thread)?;
         served.processes.push(server);
         served.nodes.push(tier);

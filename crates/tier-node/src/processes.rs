@@ -107,6 +107,9 @@ pub struct ProcessConfig {
     /// Threads for operations on bytes that may wait for other nodes, and the same number again for other requests.
     /// Default: 8.
     pub threads: u16,
+    /// Threads that serve the processes: each takes their requests, runs short operations and hands calls on. A connection of
+    /// a process leads to all of them. Default: 1.
+    pub workers: u16,
 }
 
 impl ProcessConfig {
@@ -114,7 +117,7 @@ impl ProcessConfig {
     pub fn new(address: Address) -> ProcessConfig {
         let (limits, operators) = (ProcessLimits::default(), Vec::new());
         let (users, tokens) = (BTreeMap::new(), PrincipalTokens::default());
-        ProcessConfig { address, limits, operators, users, tokens, threads: 8 }
+        ProcessConfig { address, limits, operators, users, tokens, threads: 8, workers: 1 }
     }
 }
 
@@ -150,6 +153,7 @@ impl<P: Fabric> ProcessServer<P> {
     pub fn serve<F: Fabric>(fabric: &P, tier: &Tier<F>, config: ProcessConfig) -> Result<Self, JoinError> {
         let settings = ServerConfig {
             pool_threads: config.threads,
+            workers: config.workers,
             max_payload: MAX_PAYLOAD,
             max_response: MAX_PAYLOAD,
             large_memory: LARGE_MEMORY,

@@ -215,7 +215,10 @@ fn lite_13() {
 
 #[test]
 fn lite_hosts() {
-    says("lite-hosts", &[("through the node over a connection for each pair", 1)]);
+    says(
+        "lite-hosts",
+        &[("through the node, over pairs", 1), ("through the node, four workers, over pairs", 1)],
+    );
 }
 
 #[test]

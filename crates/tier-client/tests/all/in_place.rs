@@ -9,7 +9,9 @@ use dunlin_tier::process::list::BufferPart;
 use dunlin_tier::process::service::{Given, Handed, Outcome, Room, ServiceRequest};
 use dunlin_tier::process::{NoDirect, Opened, Problem, ProcessRequest};
 use dunlin_tier::{Name, Priority};
-use dunlin_tier_client::{AccessError, Buffer, BufferError, Calls, ReceiveError, RequestError, Spec, Tier};
+use dunlin_tier_client::{
+    AccessError, Buffer, BufferError, Calls, ReceiveError, RequestError, Rights, Spec, Tier,
+};
 use std::ops::Range;
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
@@ -480,4 +482,39 @@ fn hostile_places_are_refused() {
     drop(echo.join().unwrap());
     assert_eq!(bytes_of(&canary).unwrap(), [7; 4096]);
     assert_eq!(contents(&theirs), [8; 4096]);
+}
+
+/// Processes of a node with several workers: each connection leads to all of them.
+#[test]
+fn several_workers_serve_the_processes_of_a_node() {
+    let tag = tag("in-place-workers");
+    let nodes = ["one", "two"].map(|name| {
+        let mut settings = config(&tag, &["one", "two"], name);
+        settings.memory = 64 << 20;
+        serve(settings, &tag, |processes| processes.workers = 3)
+    });
+    let server = serving(&nodes[1], "in-place");
+    let app = attach(&nodes[0].address);
+    let word = app.malloc(8, Spec::on("two").named("word")).unwrap();
+    let callers: Vec<_> = (0..5)
+        .map(|_| {
+            let mut own = Caller::new(attach(&nodes[0].address), 70_000);
+            spawn(move || {
+                let word = own.tier.map("word", Rights::WRITE).unwrap();
+                for number in 0..40 {
+                    let long = number as usize % 3 * 30_000;
+                    own.call(number, (8 + long, 69_000 - long));
+                    word.fetch_add(0, 1).unwrap();
+                }
+                drop(word);
+                own
+            })
+        })
+        .collect();
+    let callers: Vec<Caller> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
+    assert_eq!(bytes_of(&word).unwrap(), 200u64.to_le_bytes());
+    callers[0].stop(server);
+    // All that the processes had comes back, whichever worker served them.
+    drop((callers, word));
+    wait("the end of the processes", || (app.status().unwrap().processes.len() == 1).then_some(()));
 }
