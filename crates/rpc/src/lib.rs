@@ -36,7 +36,7 @@ pub use dunlin_wire::handshake::Token;
 pub use dunlin_wire::{ApplicationCode, Status};
 pub use error::{CallError, Cause, Certainty, ConnectError, MemoryError, ServeError};
 pub use path::half::hybrid::{FunctionTuning, Tuning};
-pub use path::pipelined::{PIECE, PayloadWriter};
+pub use path::large::{PIECE, PayloadWriter};
 pub use plan::{
     CompletionMode, LargePayload, Lease, Occupancy, PROTOCOLS, Plan, PlanError, Protocol, RequestHalf,
     ResponseHalf, SMALL_LIMIT, ServerConnections, Sharing,

@@ -3,10 +3,9 @@
 //! A lane has two directions. A direction is a [`Tx`] at one end and an [`Rx`] at the other end, both of the same half
 //! of a protocol. `path/half.rs` lists the halves; each mechanism is a file of `path/half/`.
 //!
-//! Large payloads travel outside the messages. The receiver READs them (`path/rendezvous.rs`), possibly while
-//! the sender still fills them (`path/pipelined.rs`); or the sender WRITEs them or sends them in fragments
-//! (`path/large.rs`, `path/write_targets.rs`). All halves carry the same bytes (`dunlin_wire`), so the layers above
-//! do not depend on the half.
+//! Large payloads travel outside the messages, by one of several methods. `path/large.rs` lists them; each is a file of
+//! `path/large/`. All halves and all methods carry the same bytes (`dunlin_wire`), so the layers above do not depend on
+//! them.
 
 mod awaited;
 pub(crate) mod beside;
@@ -17,10 +16,8 @@ pub(crate) mod half;
 pub(crate) mod large;
 pub(crate) mod listed;
 pub(crate) mod local_ring;
-pub(crate) mod pipelined;
 pub(crate) mod posting;
 pub(crate) mod prefetch;
-pub(crate) mod rendezvous;
 pub(crate) mod retransmit;
 pub(crate) mod route;
 pub(crate) mod rx;
@@ -28,7 +25,6 @@ pub(crate) mod sending;
 mod staging;
 pub(crate) mod tx;
 pub(crate) mod unconnected;
-mod write_targets;
 
 pub(crate) use rx::{Incoming, Next, Rx, Scratch, scratch};
 pub(crate) use tx::{Tx, TxError};

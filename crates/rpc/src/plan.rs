@@ -212,14 +212,11 @@ impl Plan {
         if response.is_polled() && self.client != Busy && !capabilities.write_wakes {
             return Err(PlanError::SleepsOnMemory { side: "client", mode: self.client });
         }
-        if response.is_only_fetched() && self.large == LargePayload::Write {
+        let large = self.large.facts();
+        if response.is_only_fetched() && large.is_written() {
             return Err(PlanError::WritesPastFetch);
         }
-        let in_steps = match response.is_hybrid() {
-            true => self.large != LargePayload::Read,
-            false => response.is_only_fetched() && self.large == LargePayload::Pipelined,
-        };
-        if in_steps {
+        if (response.is_hybrid() && large.has_steps()) || (response.is_only_fetched() && large.is_early()) {
             return Err(PlanError::LargePastHybrid(self.large));
         }
         if response.is_hybrid() && request.is_lossy() {
@@ -240,8 +237,7 @@ impl Plan {
         }
         // All other messages are bounded by the window, and there are RECVs for that many.
         let takes_receives = request.takes_receives() || response.takes_receives();
-        let many = matches!(self.large, LargePayload::Eager | LargePayload::Pipelined);
-        if many && takes_receives && !capabilities.acknowledged {
+        if large.has_many_messages() && takes_receives && !capabilities.acknowledged {
             return Err(PlanError::EagerPastReceives(self.large));
         }
         if (self.client != Busy || self.server != Busy) && !capabilities.events {
@@ -260,7 +256,7 @@ impl Plan {
         if !is_plain_ring(&response) {
             return Some("answers that are written into a ring");
         }
-        if self.large != LargePayload::Read {
+        if self.large.facts().has_steps() {
             return Some("large payloads that are read");
         }
         // A client's word about the end of its lease has to follow everything that it wrote into its zone.
@@ -273,7 +269,7 @@ impl Plan {
         if !self.is_lossy() {
             return Ok(());
         }
-        if self.large != LargePayload::Read {
+        if self.large.facts().has_steps() {
             return Err(PlanError::LargeOverLossy(self.large));
         }
         for (transport, name) in [
@@ -328,7 +324,7 @@ impl Plan {
         PROTOCOLS.iter().find(|p| {
             p.request == self.request
                 && p.response == self.response
-                && (p.large == self.large || (p.large.is_read() && self.large.is_read()))
+                && (p.large == self.large || (p.large.facts().is_read() && self.large.facts().is_read()))
                 && p.rendezvous_above == self.rendezvous_above
         })
     }

@@ -1,6 +1,6 @@
 //! The application's side of a call: a [`Service`] takes requests and fills replies.
 
-use crate::path::pipelined::PayloadWriter;
+use crate::path::large::PayloadWriter;
 use dunlin_fabric::{Clock, Nanos, PeerIdentity};
 use dunlin_wire::handshake::Token;
 use dunlin_wire::{Status, copy_bytes};

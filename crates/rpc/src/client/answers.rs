@@ -4,17 +4,16 @@ use super::lane::ClientLane;
 use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
 use crate::grouped::Mark;
-use crate::path::large::Arrived;
-use crate::path::pipelined::{PIECE, Pulled};
-use crate::path::posting::post_read;
-use crate::path::rendezvous::Exhausted;
-use crate::path::{Cx, MAX_MESSAGE, Scratch, Violation, route};
-use crate::plan::LargePayload;
+use crate::path::large::{Begun, Inward, Received, Receiver};
+use crate::path::{Cx, MAX_MESSAGE, Scratch, Violation};
 use dunlin_fabric::{Buffer, Fabric, Host, Work};
 use dunlin_wire::{Descriptor, Entry, FirstLine, Flags, Header, Kind, LINE, Message, Status};
 
 /// The most calls named in one release message: as many as fit its first line.
 const RELEASES_AT_ONCE: usize = 8;
+
+/// The outcome of a call for whose large result there is no memory.
+const LOST: CallError = CallError::Executed(Cause::OutOfMemory);
 
 impl<F: Fabric> ClientLane<F> {
     /// Processes a message of one line, the most frequent case.
@@ -94,26 +93,32 @@ impl<F: Fabric> ClientLane<F> {
                 self.draining = true;
                 Ok(())
             }
-            Kind::ClearToSend if self.large == LargePayload::Write => {
+            Kind::ClearToSend => {
                 let Some(request) = self.slots.take_request(header.call) else {
                     return Err(Violation::Call(header.call));
                 };
-                self.pending_transfers.write(header.call, request, message.body())
+                self.large.sender().place_named(
+                    &mut self.pending_transfers,
+                    header.call,
+                    request,
+                    message.body(),
+                )
             }
-            Kind::Filled if self.large == LargePayload::Pipelined => {
-                let at = (self.queue_pair, self.index);
-                self.pipelined_reads.filled(cx.domain, at, header.call, header.time)
-            }
-            Kind::Written | Kind::Fragment => {
-                match self.inbound.take(cx.fabric, &mut self.imports, header, message.body())? {
-                    Arrived::Part | Arrived::Nothing => {}
-                    Arrived::Whole(buffer) => drop(self.slots.answer_large(header.call, Ok(buffer))),
-                    Arrived::Lost => {
-                        let lost = CallError::Executed(Cause::OutOfMemory);
-                        self.slots.answer_large(header.call, Err(lost));
+            Kind::Filled | Kind::Written | Kind::Fragment => {
+                let (inbound, mut inward) = self.inward(cx, header.call);
+                match inbound.on_message(&mut inward, header, message.body())? {
+                    Received::Part | Received::Nothing => Ok(()),
+                    Received::Whole(buffer) => {
+                        self.slots.answer_large(header.call, Ok(buffer));
+                        Ok(())
                     }
+                    Received::Lost => {
+                        self.slots.answer_large(header.call, Err(LOST));
+                        Ok(())
+                    }
+                    // A server gives a result up by a second answer.
+                    Received::GivenUp => Err(Violation::Kind(header.kind)),
                 }
-                Ok(())
             }
             kind => Err(Violation::Kind(kind)),
         }
@@ -160,7 +165,7 @@ impl<F: Fabric> ClientLane<F> {
             None if self.may_come_twice() => Ok(()),
             // The announcement of this result arrived when its call was already given up; now the server
             // gives up too.
-            None if self.large == LargePayload::Pipelined && entry.function_or_status != 0 => Ok(()),
+            None if self.large.facts().is_early() && entry.function_or_status != 0 => Ok(()),
             None => Err(Violation::Call(entry.call)),
         }
     }
@@ -169,7 +174,7 @@ impl<F: Fabric> ClientLane<F> {
     /// gives up.
     #[inline(never)]
     fn on_status(&mut self, entry: &Entry<'_>) -> Option<Answered> {
-        if self.pipelined_reads.give_up(entry.call) {
+        if self.inbound.get_mut().give_up(entry.call) {
             self.end_pull(entry.call);
         }
         let error = entry.status().and_then(|status| CallError::from_status(status, entry.payload));
@@ -194,15 +199,14 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Starts the transfer of a large result (by READ, WRITE or fragments), or releases it if the call was
-    /// given up.
+    /// Starts the transfer of a large result, or releases it if the call was given up.
     #[inline(never)]
     fn on_descriptor(&mut self, cx: &mut Cx<'_, F>, entry: &Entry<'_>) -> Result<(), Violation> {
         let call = entry.call;
         if !self.slots.expects(call) && self.may_come_twice() {
             return Ok(());
         }
-        if !self.slots.expects(call) || self.inbound.expects(call) || self.pipelined_reads.expects(call) {
+        if !self.slots.expects(call) || self.inbound.get().expects(call) {
             return Err(Violation::Call(call));
         }
         if let Some(hybrid) = &mut self.hybrid {
@@ -216,57 +220,42 @@ impl<F: Fabric> ClientLane<F> {
         if status != Status::Ok {
             return Err(Violation::Transfer("a large payload with an error status"));
         }
-        let length = descriptor.length as usize;
         self.slots.announced(call);
-        let lost = Err(CallError::Executed(Cause::OutOfMemory));
-        if self.large == LargePayload::Eager {
-            // The fragments come in any case.
-            let wanted = self.slots.wanted(call);
-            let into = if wanted { self.imports.reserve(cx.fabric, length).ok() } else { None };
-            let kept = into.is_some();
-            self.inbound.collect(call, length, into)?;
-            if !kept && wanted {
-                self.slots.answer_large(call, lost);
-            } else if !kept {
-                self.slots.answer(call, &[], None);
-            }
-            return Ok(());
-        }
-        if !self.slots.wanted(call) {
-            self.releases.push(call);
-            self.slots.answer(call, &[], None);
-            return Ok(());
-        }
-        if self.large == LargePayload::Write {
-            match self.inbound.clear(cx.fabric, call, length)? {
-                Ok(place) => self.pending_transfers.clear(call, place),
-                Err(Exhausted) => {
-                    self.releases.push(call);
-                    self.slots.answer_large(call, lost);
+        let wanted = self.slots.wanted(call);
+        let (inbound, mut inward) = self.inward(cx, call);
+        match inbound.begin(&mut inward, descriptor, wanted)? {
+            Begun::Arriving => {}
+            Begun::Reading { whole } => {
+                self.reading += 1;
+                // Otherwise the call stays in flight and so subject to its deadline: the server may take any time to
+                // fill the result.
+                if whole {
+                    self.slots.reading(call);
                 }
             }
-            return Ok(());
+            Begun::Refused => {
+                if self.large.facts().is_kept() {
+                    self.releases.push(call);
+                }
+                if wanted {
+                    self.slots.answer_large(call, Err(LOST));
+                } else {
+                    self.slots.answer(call, &[], None);
+                }
+            }
         }
-        let Ok(into) = self.imports.reserve(cx.fabric, length) else {
-            self.releases.push(call);
-            self.slots.answer_large(call, lost);
-            return Ok(());
-        };
-        self.reading += 1;
-        if self.large == LargePayload::Pipelined && length > PIECE {
-            // The call stays in flight and so subject to its deadline: the server may take any time to fill
-            // the result.
-            return self.pipelined_reads.begin(
-                cx.domain,
-                (self.queue_pair, self.index),
-                call,
-                descriptor,
-                into,
-            );
-        }
-        post_read::<F>(cx.domain, self.queue_pair, route::rendezvous(self.index, call), &descriptor, into)?;
-        self.slots.reading(call);
         Ok(())
+    }
+
+    /// Returns the receiving end for large results, and its means.
+    fn inward<'a>(
+        &'a mut self,
+        cx: &'a mut Cx<'_, F>,
+        call: u32,
+    ) -> (&'a mut dyn Receiver<F>, Inward<'a, F>) {
+        let at = (self.queue_pair, self.index);
+        let (private, queue) = (&mut self.imports, &mut self.pending_transfers);
+        (self.inbound.get_mut(), Inward { cx: Cx::of(cx.fabric, cx.domain), call, at, private, queue })
     }
 
     /// Ends the READs of a large result and releases it.
@@ -282,13 +271,13 @@ impl<F: Fabric> ClientLane<F> {
         call: u32,
         buffer: Buffer<F::Memory>,
     ) -> Result<(), Violation> {
-        match self.pipelined_reads.arrived(cx.domain, (self.queue_pair, self.index), call, buffer)? {
-            Pulled::Part => return Ok(()),
-            Pulled::Over => self.end_pull(call),
-            Pulled::Whole(buffer) => {
+        match self.inbound.get_mut().on_read(cx.domain, (self.queue_pair, self.index), call, buffer)? {
+            Received::Part => return Ok(()),
+            Received::Whole(buffer) => {
                 self.end_pull(call);
                 self.slots.answer_large(call, Ok(buffer));
             }
+            Received::GivenUp | Received::Lost | Received::Nothing => self.end_pull(call),
         }
         self.send_releases(cx);
         Ok(())

@@ -18,11 +18,9 @@ use crate::path::beside::{self, Beside};
 use crate::path::credits::Credits;
 use crate::path::half::hybrid::Hybrid;
 use crate::path::half::{BesideEnd, Ends};
-use crate::path::large::{InboundTransfers, TransferQueue};
+use crate::path::large::{Pool, TransferQueue};
 use crate::path::local_ring::LocalRing;
-use crate::path::pipelined::PipelinedReads;
 use crate::path::posting::{MAX_SEND, repost, send_depth};
-use crate::path::rendezvous::Pool;
 use crate::path::retransmit::RetransmitQueue;
 use crate::path::sending::SendingParts;
 use crate::path::{CONTROL_BYTES, Cx, Rx, Tx, unconnected};
@@ -422,10 +420,9 @@ impl<F: Fabric> PreparedLane<F> {
             large: plan.large,
             max_payload: greeting.reply.max_payload.min(u32::MAX as u64),
             max_response: config.max_response,
-            exports: Pool::new(plan.large.is_read().then(|| link.clone()), config.large_memory),
-            pipelined_reads: PipelinedReads::new(ready.window),
+            exports: Pool::new(plan.large.facts().is_read().then(|| link.clone()), config.large_memory),
             imports: Pool::new(None, config.large_memory),
-            inbound: InboundTransfers::new(link, plan.large, config.large_memory, ready.window),
+            inbound: plan.large.sender().receiver(link, config.large_memory, ready.window),
             pending_transfers: TransferQueue::new(plan.large, ready.window),
             releases: Vec::with_capacity(config.window as usize),
             batch: BatchState::new(),

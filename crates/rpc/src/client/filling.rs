@@ -1,15 +1,13 @@
-//! Large requests that are sent while they are being filled, for plans whose large payloads travel in pieces.
+//! Large requests that are sent while they are being filled, for plans whose large payloads may leave early.
 
 use super::core::{CallId, Core};
 use super::lane::{ClientLane, SubmitError};
 use crate::error::{CallError, Cause};
 use crate::path::Cx;
 use crate::path::call_id::CallEnds;
-use crate::path::pipelined::{PIECE, PayloadWriter};
-use crate::path::rendezvous::Filling;
-use crate::plan::LargePayload;
-use dunlin_fabric::{Buffer, Fabric, Nanos, PayloadFilling, copy_plainly};
-use dunlin_wire::{Descriptor, Flags, Header, Kind};
+use crate::path::large::{EarlyPayload, PIECE, PayloadWriter};
+use dunlin_fabric::{Buffer, Fabric, Nanos};
+use dunlin_wire::Flags;
 
 /// The state of a large request that is being filled.
 #[derive(Debug)]
@@ -17,14 +15,9 @@ pub(crate) struct Progress<F: Fabric> {
     ends: CallEnds,
     timeout: Nanos,
     length: usize,
-    /// The remote address of the payload; `None` if the request is sent only when it is complete.
-    from: Option<Descriptor>,
-    /// The fabric's state of the payload; `None` if the request is sent only when it is complete.
-    filling: Option<Filling<F>>,
+    payload: EarlyPayload<F>,
     /// The call id, after the request was announced.
     call: Option<u32>,
-    /// The bytes that were announced to the server.
-    told: usize,
 }
 
 impl<F: Fabric> ClientLane<F> {
@@ -37,15 +30,14 @@ impl<F: Fabric> ClientLane<F> {
         timeout: Nanos,
     ) -> Result<(Buffer<F::Memory>, Progress<F>), SubmitError> {
         let ends = ends.into();
-        let progress = Progress { ends, timeout, length, from: None, filling: None, call: None, told: 0 };
-        if self.large != LargePayload::Pipelined || length <= PIECE {
+        let progress = Progress { ends, timeout, length, payload: EarlyPayload::COMPLETE, call: None };
+        if !self.large.facts().leaves_early(length) {
             return Ok((self.request_buffer(fabric, length)?, progress));
         }
         self.check_length(length)?;
-        let reserved = self.exports.reserve_in_pieces(fabric, length);
-        let (buffer, filling) = reserved.map_err(|_| Self::out_of_memory())?;
-        let from = self.exports.descriptor(&buffer);
-        Ok((buffer, Progress { from, filling: Some(filling), ..progress }))
+        let reserved = EarlyPayload::reserve(&mut self.exports, fabric, length);
+        let (buffer, payload) = reserved.map_err(|_| Self::out_of_memory())?;
+        Ok((buffer, Progress { payload, ..progress }))
     }
 
     /// Records that the first `bytes` bytes are filled, and announces them. Without room a later report
@@ -56,11 +48,7 @@ impl<F: Fabric> ClientLane<F> {
         progress: &mut Progress<F>,
         bytes: usize,
     ) -> Result<(), SubmitError> {
-        let bytes = bytes.min(progress.length);
-        let Some(from) = progress.from.filter(|_| bytes >= PIECE) else { return Ok(()) };
-        if let Some(filling) = &mut progress.filling {
-            filling.began(bytes);
-        }
+        let Some(from) = progress.payload.filled(bytes) else { return Ok(()) };
         let call = match progress.call {
             Some(call) => call,
             None => {
@@ -70,35 +58,24 @@ impl<F: Fabric> ClientLane<F> {
                 self.flush(cx)?;
                 self.check_call(progress.length)?;
                 let Progress { ends, timeout, .. } = *progress;
-                let payload = from.encode();
-                let call = self.send_call(cx, ends, &payload, Flags::RENDEZVOUS, timeout)?;
-                (progress.call, progress.told) = (Some(call), PIECE);
+                let call = self.send_call(cx, ends, &from.encode(), Flags::RENDEZVOUS, timeout)?;
+                progress.call = Some(call);
+                progress.payload.announced();
                 call
             }
         };
-        // The last report follows in `end_filling`: a completely filled request can no longer be given up.
-        if bytes >= progress.told + PIECE && bytes < progress.length {
-            self.tell_filled(cx, call, bytes as u32)?;
-            progress.told = bytes;
-        }
-        Ok(())
-    }
-
-    /// Reports to the server how many bytes of a request are filled.
-    fn tell_filled(&mut self, cx: &mut Cx<'_, F>, call: u32, bytes: u32) -> Result<(), SubmitError> {
         if !self.pending_transfers.is_empty() {
             return Err(SubmitError::Full);
         }
-        let header = Header { call, time: bytes, head: self.rx.head(), ..Header::new(Kind::Filled) };
-        Ok(self.tx.single(cx, &header, &[])?)
+        Ok(progress.payload.report(cx, &mut self.tx, (call, self.rx.head()), bytes)?)
     }
 
-    /// As [`tell_filled`](ClientLane::tell_filled), but queues the report if there is no room now.
-    pub(crate) fn tell_at_last(&mut self, cx: &mut Cx<'_, F>, call: u32, bytes: u32) {
-        if self.tell_filled(cx, call, bytes).is_err() {
-            // A broken lane also reaches the caller as the outcome of the call.
-            self.pending_transfers.filled(call, bytes);
-        }
+    /// Reports to the server that the first `bytes` bytes of a request are filled and that no report follows; 0 gives
+    /// the request up.
+    fn report_last(&mut self, cx: &mut Cx<'_, F>, call: u32, bytes: usize) {
+        self.pending_transfers.filled(call, bytes as u32);
+        // A broken lane also reaches the caller as the outcome of the call.
+        let _ = self.advance_transfers(cx);
     }
 
     /// Sends the call of a completely filled request, or its last report if it was already announced. Returns
@@ -109,20 +86,20 @@ impl<F: Fabric> ClientLane<F> {
         mut progress: Progress<F>,
         buffer: Buffer<F::Memory>,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
-        self.exports.filled(progress.filling.take());
+        progress.payload.end(&mut self.exports);
         let Some(call) = progress.call else {
             return self.submit_buffer(cx, progress.ends, buffer, progress.timeout);
         };
-        self.tell_at_last(cx, call, progress.length as u32);
+        self.report_last(cx, call, progress.length);
         self.slots.keep_request(call, buffer);
         Ok(call)
     }
 
     /// Gives up a request. If it was announced, the server is notified and its answer will be discarded.
     fn give_up_filling(&mut self, cx: &mut Cx<'_, F>, progress: &mut Progress<F>, buffer: Buffer<F::Memory>) {
-        self.exports.filled(progress.filling.take());
+        progress.payload.end(&mut self.exports);
         if let Some(call) = progress.call {
-            self.tell_at_last(cx, call, 0);
+            self.report_last(cx, call, 0);
             self.slots.keep_request(call, buffer);
             self.slots.forget(call);
         }
@@ -140,13 +117,13 @@ impl<F: Fabric> ClientLane<F> {
         let mut done = 0;
         while done < payload.len() {
             let piece = PIECE.min(payload.len() - done);
-            progress.copy(&mut buffer[done..done + piece], &payload[done..]);
+            progress.payload.copy(&mut buffer[done..done + piece], &payload[done..]);
             done += piece;
             match self.filled(cx, &mut progress, done) {
                 Ok(()) | Err(SubmitError::Full) => {}
                 // The call does not exist yet, and now it never will.
                 Err(error) if progress.call.is_none() => {
-                    self.exports.filled(progress.filling.take());
+                    progress.payload.end(&mut self.exports);
                     return Err(error);
                 }
                 Err(_) => break,
@@ -192,7 +169,7 @@ impl<F: Fabric> PayloadWriter for Sender<'_, F> {
     }
 
     fn copy(&self, to: &mut [u8], from: &[u8]) {
-        self.progress.copy(to, from);
+        self.progress.payload.copy(to, from);
     }
 }
 
@@ -240,17 +217,9 @@ impl<'a, F: Fabric> FillingRequest<'a, F> {
 }
 
 impl<F: Fabric> Progress<F> {
-    /// Copies into the payload as many bytes as the shorter slice has.
-    fn copy(&self, to: &mut [u8], from: &[u8]) {
-        match &self.filling {
-            Some(filling) => filling.copy(to, from),
-            None => copy_plainly(to, from),
-        }
-    }
-
     /// Takes the state, and leaves one without a call behind.
     fn take(&mut self) -> Progress<F> {
-        let none = Progress { call: None, from: None, filling: None, ..*self };
+        let none = Progress { call: None, payload: EarlyPayload::COMPLETE, ..*self };
         std::mem::replace(self, none)
     }
 }

@@ -9,11 +9,9 @@ use crate::path::call_id::CallEnds;
 use crate::path::credits::{Ask, Credits};
 use crate::path::half::Arrived;
 use crate::path::half::hybrid::{Hybrid, PUBLISHED_HEAD};
-use crate::path::large::{InboundTransfers, TransferQueue};
-use crate::path::pipelined::{PIECE, PipelinedReads};
+use crate::path::large::{Inbound, Pool, TransferQueue};
 use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
-use crate::path::rendezvous::Pool;
 use crate::path::retransmit::{PeerUnresponsive, RetransmitQueue, Sent};
 use crate::path::route::Route;
 use crate::path::{Cx, Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_cost};
@@ -22,7 +20,7 @@ use crate::tune::shared::FetchTuner;
 use dunlin_fabric::{
     Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, QueuePairId, Region, RegionKey, Work,
 };
-use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Header, Kind, LINE, MAX_ENTRY_TIME};
+use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, LINE, MAX_ENTRY_TIME};
 use std::sync::Arc;
 
 /// The client's end of a lane. The fields up to `queue_pair` are those that every call touches, and lie in
@@ -102,10 +100,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) exports: Pool<F>,
     /// Buffers for large results.
     pub(crate) imports: Pool<F>,
-    /// Large results in transfer, unless they are READ.
-    pub(crate) inbound: InboundTransfers<F>,
-    /// Large results that are READ in pieces.
-    pub(crate) pipelined_reads: PipelinedReads<F>,
+    /// Large results in transfer.
+    pub(crate) inbound: Inbound<F>,
     pub(crate) staging: Vec<u8>,
     /// The sequence of the open batch's message, unless another message is sent before it.
     pub(crate) batch_sequence: u64,
@@ -226,7 +222,7 @@ impl<F: Fabric> ClientLane<F> {
         payload: &[u8],
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
-        if self.large == LargePayload::Pipelined && payload.len() > PIECE {
+        if self.large.facts().leaves_early(payload.len()) {
             return self.submit_in_pieces(cx, ends, payload, timeout);
         }
         let reserved = self.exports.reserve(cx.fabric, payload.len());
@@ -268,11 +264,7 @@ impl<F: Fabric> ClientLane<F> {
         buffer: Buffer<F::Memory>,
         timeout: Nanos,
     ) -> Result<u32, (SubmitError, Buffer<F::Memory>)> {
-        let descriptor = match self.large {
-            LargePayload::Read | LargePayload::Pipelined => self.exports.descriptor(&buffer),
-            LargePayload::Write | LargePayload::Eager => Some(Descriptor::announcement(buffer.len() as u64)),
-        };
-        let Some(descriptor) = descriptor else {
+        let Some(descriptor) = self.large.announcement(&self.exports, &buffer) else {
             return Err((Self::refuse(Cause::Disconnected), buffer));
         };
         // Queued transfers of calls that have ended meanwhile count too, because they hold memory.
@@ -288,19 +280,17 @@ impl<F: Fabric> ClientLane<F> {
         let ends = ends.into();
         match self.send_call(cx, ends, &descriptor.encode(), Flags::RENDEZVOUS, timeout) {
             Ok(call) => {
-                let length = buffer.len();
-                if self.large == LargePayload::Eager {
-                    self.pending_transfers.send(call, buffer);
+                let (length, queued) = (buffer.len(), self.pending_transfers.count());
+                if let Some(kept) = self.large.sender().announced(&mut self.pending_transfers, call, buffer) {
+                    self.slots.keep_request(call, kept);
+                }
+                if self.pending_transfers.count() > queued {
                     // An error of the lane also reaches the caller as the outcome of the call.
                     let _ = self.advance_transfers(cx);
-                } else {
-                    self.slots.keep_request(call, buffer);
                 }
-                if self.large == LargePayload::Pipelined && length > PIECE {
-                    self.tell_at_last(cx, call, length as u32);
-                    return Ok(call);
+                if !self.large.facts().leaves_early(length) {
+                    self.exports.sent(cx.fabric, length);
                 }
-                self.exports.sent(cx.fabric, length);
                 Ok(call)
             }
             Err(error) => Err((error, buffer)),

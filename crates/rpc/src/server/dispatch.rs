@@ -12,15 +12,12 @@ use super::pulled_calls::Held;
 use super::slow::Sampling;
 use super::worker::Shared;
 use crate::error::HANDLER_RAN;
-use crate::path::large::Arrived;
-use crate::path::pipelined::PIECE;
-use crate::path::posting::post_read;
-use crate::path::rendezvous::{Exhausted, Pool};
+use crate::path::large::{Begun, Pool, Received};
 use crate::path::retransmit::Repeated;
 use crate::path::{
-    Cx, Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, route, turn_cost,
+    Cx, Incoming as IncomingMessage, MAX_MESSAGE, Next, Scratch, TxError, Violation, turn_cost,
 };
-use crate::plan::{LargePayload, SMALL_LIMIT};
+use crate::plan::SMALL_LIMIT;
 use crate::service::{FunctionMode, LargeReply, NEVER, Service};
 use dunlin_fabric::{Clock, Fabric, Host, Nanos, Work};
 use dunlin_wire::{BatchState, Descriptor, Entry, EntryMeta, Flags, Header, Kind, LINE, Message, Status};
@@ -261,22 +258,15 @@ impl<F: Fabric> Dispatcher<F> {
                 Ok(())
             }
             Kind::Credit => Ok(()),
-            Kind::ClearToSend if lane.plan.large == LargePayload::Write => {
+            Kind::ClearToSend => {
                 let result = lane.transfers.take_exported(header.call);
                 let result = result.ok_or(Violation::Call(header.call))?;
-                lane.transfers.make().pending_transfers.write(header.call, result, message.body())
+                let queue = &mut lane.transfers.make().pending_transfers;
+                lane.plan.large.sender().place_named(queue, header.call, result, message.body())
             }
-            Kind::Filled if lane.plan.large == LargePayload::Pipelined => {
-                let at = (lane.queue_pair, lane.index);
-                // Without a large payload so far, the call is unknown and ignored.
-                let Some(made) = lane.transfers.made_mut() else { return Ok(()) };
-                match header.time {
-                    0 if made.pipelined_reads.give_up(header.call) => self.on_given_up(cx, lane, header.call),
-                    0 => Ok(()),
-                    bytes => made.pipelined_reads.filled(cx.domain, at, header.call, bytes),
-                }
+            Kind::Filled | Kind::Written | Kind::Fragment => {
+                self.on_transfer(cx, lane, &header, message.body())
             }
-            Kind::Written | Kind::Fragment => self.on_transfer(cx, lane, &header, message.body()),
             kind => Err(Violation::Kind(kind)),
         }
     }
@@ -357,8 +347,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
     }
 
-    /// Processes a fragment of a large request, or the message that it was written; serves the request once
-    /// it is complete.
+    /// Processes a message about a large request; serves the request once it is complete.
     #[inline(never)]
     fn on_transfer(
         &mut self,
@@ -367,54 +356,29 @@ impl<F: Fabric> Dispatcher<F> {
         header: &Header,
         body: &[u8],
     ) -> Result<(), Violation> {
-        let made = lane.transfers.make();
-        let arrived = made.inbound.take(cx.fabric, &mut self.imports, header, body)?;
-        if matches!(arrived, Arrived::Part | Arrived::Nothing) {
-            return Ok(());
+        let at = (lane.queue_pair, lane.index);
+        let (inbound, mut end) = lane.transfers.inward(cx, at, &mut self.imports, header.call);
+        let arrived = inbound.on_message(&mut end, header, body)?;
+        match arrived {
+            Received::Part | Received::Nothing => return Ok(()),
+            Received::GivenUp if inbound.give_up(header.call) => {
+                return self.on_given_up(cx, lane, header.call);
+            }
+            Received::GivenUp => return Ok(()),
+            Received::Whole(_) | Received::Lost => {}
         }
-        let at = made.arriving.iter().position(|arriving| arriving.call == header.call);
+        let arriving = &mut lane.transfers.make().arriving;
+        let at = arriving.iter().position(|arriving| arriving.call == header.call);
         let Some(at) = at else { return Err(Violation::Call(header.call)) };
-        let call = made.arriving.swap_remove(at);
+        let call = arriving.swap_remove(at);
         self.clock.time_passed();
         match arrived {
-            Arrived::Whole(payload) => self.dispatch(cx, lane, call, &payload, None),
+            Received::Whole(payload) => self.dispatch(cx, lane, call, &payload, None),
             _ => self.refuse(cx, lane, call, Status::Overloaded, None),
         }
     }
 
-    /// Reserves memory for a large request that the client will WRITE or send in fragments.
-    fn on_announcement(
-        &mut self,
-        cx: &mut Cx<'_, F>,
-        lane: &mut ServerLane<F>,
-        length: usize,
-        call: Call,
-        mut refused: Option<Status>,
-        batch: Option<&mut BatchState>,
-    ) -> Result<(), Violation> {
-        let made = lane.transfers.make();
-        if lane.plan.large == LargePayload::Eager {
-            let into = match refused {
-                None => self.imports.reserve(cx.fabric, length).ok(),
-                Some(_) => None,
-            };
-            // The fragments arrive in any case.
-            refused = refused.or(into.is_none().then_some(Status::Overloaded));
-            made.inbound.collect(call.call, length, into)?;
-        } else if refused.is_none() {
-            match made.inbound.clear(cx.fabric, call.call, length)? {
-                Ok(place) => made.pending_transfers.clear(call.call, place),
-                Err(Exhausted) => refused = Some(Status::Overloaded),
-            }
-        }
-        if let Some(status) = refused {
-            return self.refuse(cx, lane, call, status, batch);
-        }
-        made.arriving.push(call);
-        Ok(())
-    }
-
-    /// READs a large request before it is served.
+    /// Starts the transfer of a large request, which is served once it is complete.
     #[inline(never)]
     fn on_descriptor(
         &mut self,
@@ -427,26 +391,17 @@ impl<F: Fabric> Dispatcher<F> {
         let Ok(descriptor) = Descriptor::decode(entry.payload, self.shared.config.max_payload) else {
             return self.refuse(cx, lane, call, Status::TooLarge, batch);
         };
-        let unknown = self.mode(call.function).is_none().then_some(Status::UnknownFunction);
-        if !lane.plan.large.is_read() {
-            let length = descriptor.length as usize;
-            return self.on_announcement(cx, lane, length, call, unknown, batch);
+        let is_known = self.mode(call.function).is_some();
+        let at = (lane.queue_pair, lane.index);
+        let (inbound, mut end) = lane.transfers.inward(cx, at, &mut self.imports, call.call);
+        match inbound.begin(&mut end, descriptor, is_known)? {
+            Begun::Arriving => lane.transfers.make().arriving.push(call),
+            Begun::Reading { .. } => lane.transfers.keep_reading(call),
+            Begun::Refused => {
+                let status = if is_known { Status::Overloaded } else { Status::UnknownFunction };
+                return self.refuse(cx, lane, call, status, batch);
+            }
         }
-        if let Some(status) = unknown {
-            return self.refuse(cx, lane, call, status, batch);
-        }
-        let Ok(into) = self.imports.reserve(cx.fabric, descriptor.length as usize) else {
-            return self.refuse(cx, lane, call, Status::Overloaded, batch);
-        };
-        if lane.plan.large == LargePayload::Pipelined && into.len() > PIECE {
-            let at = (lane.queue_pair, lane.index);
-            let made = lane.transfers.make();
-            made.pipelined_reads.begin(cx.domain, at, call.call, descriptor, into)?;
-        } else {
-            let id = route::rendezvous(lane.index, call.call);
-            post_read::<F>(cx.domain, lane.queue_pair, id, &descriptor, into)?;
-        }
-        lane.transfers.keep_reading(call);
         Ok(())
     }
 

@@ -7,11 +7,9 @@ use super::pipelined_reply::{PipelinedReply, Told};
 use crate::error::{HANDLER_RAN, end_of, failure};
 use crate::path::Cx;
 use crate::path::Violation;
-use crate::path::pipelined::PIECE;
-use crate::plan::LargePayload;
 use crate::service::{Reply, Request};
 use dunlin_fabric::{Buffer, Fabric, Host, Nanos, Site, Work};
-use dunlin_wire::{BatchState, Descriptor, EntryMeta, Flags, Status};
+use dunlin_wire::{BatchState, EntryMeta, Flags, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How a handler has ended.
@@ -51,9 +49,9 @@ impl<F: Fabric> Dispatcher<F> {
         let small_limit = (lane.plan.rendezvous_above as usize).min(self.reply.len());
         let max_answer = lane.max_answer();
         // Answers that wait for room precede this one.
-        let tells = lane.plan.large == LargePayload::Pipelined && batch.is_none() && !lane.has_pending();
+        let leaves_early = lane.plan.large.facts().is_early() && batch.is_none() && !lane.has_pending();
         let mut large = Exported::new(cx.fabric, &mut lane.transfers);
-        if tells {
+        if leaves_early {
             large.pipelined = Some(PipelinedReply {
                 cx: Cx { fabric: cx.fabric, domain: &mut *cx.domain },
                 tx: &mut lane.tx,
@@ -64,8 +62,7 @@ impl<F: Fabric> Dispatcher<F> {
                     Flags::RENDEZVOUS
                 },
                 call,
-                from: None,
-                told: Told::default(),
+                told: Told::NOTHING,
             });
         }
         // A result in a batch is written directly into the message if there is room for the longest result.
@@ -182,34 +179,23 @@ impl<F: Fabric> Dispatcher<F> {
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         let described = buffer.and_then(|buffer| {
-            let descriptor = match lane.plan.large {
-                LargePayload::Read | LargePayload::Pipelined => {
-                    lane.transfers.make().exports.descriptor(&buffer)
-                }
-                LargePayload::Write | LargePayload::Eager => {
-                    Some(Descriptor::announcement(buffer.len() as u64))
-                }
-            };
-            descriptor.map(|descriptor| (descriptor, buffer))
+            let descriptor = lane.plan.large.announcement(&lane.transfers.make().exports, &buffer)?;
+            Some((descriptor, buffer))
         });
         let Some((descriptor, buffer)) = described else {
             return self.refuse_executed(cx, lane, call, Status::TooLarge, batch);
         };
         let length = buffer.len();
-        if lane.plan.large == LargePayload::Eager {
-            lane.transfers.make().pending_transfers.send(call.call, buffer);
-        } else {
-            lane.transfers.keep_exported(call.call, buffer);
+        // Queued messages leave after the answer, even if that waits for room.
+        let queue = &mut lane.transfers.make().pending_transfers;
+        if let Some(kept) = lane.plan.large.sender().announced(queue, call.call, buffer) {
+            lane.transfers.keep_exported(call.call, kept);
         }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::RENDEZVOUS);
         let put = self.out.put_answer(cx, lane, meta, &descriptor.encode(), batch);
-        let made = lane.transfers.make();
-        if lane.plan.large == LargePayload::Pipelined && length > PIECE {
-            // Queued after the answer, even if that waits for room.
-            made.pending_transfers.filled(call.call, length as u32);
-            return put;
+        if !lane.plan.large.facts().leaves_early(length) {
+            lane.transfers.make().exports.sent(cx.fabric, length);
         }
-        made.exports.sent(cx.fabric, length);
         put
     }
 
@@ -220,13 +206,13 @@ impl<F: Fabric> Dispatcher<F> {
         lane: &mut ServerLane<F>,
         call: Call,
         buffer: Buffer<F::Memory>,
-        (announced, whole): (Told<F>, bool),
+        (mut announced, whole): (Told<F>, bool),
     ) -> Result<(), Violation> {
         if announced.broken {
             return Err(Violation::Broken);
         }
         let length = buffer.len();
-        lane.transfers.make().exports.filled(announced.filling);
+        announced.payload.end(&mut lane.transfers.make().exports);
         lane.transfers.keep_exported(call.call, buffer);
         if whole {
             lane.transfers.make().pending_transfers.filled(call.call, length as u32);

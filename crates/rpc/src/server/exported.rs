@@ -2,8 +2,7 @@
 
 use super::pipelined_reply::PipelinedReply;
 use super::transfers::LaneTransfers;
-use crate::path::pipelined::{PIECE, PayloadWriter};
-use crate::path::rendezvous::Pool;
+use crate::path::large::{EarlyPayload, PayloadWriter, Pool};
 use crate::service::LargeReply;
 use dunlin_fabric::{Buffer, Fabric};
 
@@ -59,13 +58,13 @@ impl<F: Fabric> LargeReply for Exported<'_, F> {
     }
 
     fn fill(&mut self, length: usize) -> Option<(&mut [u8], Option<&mut dyn PayloadWriter>)> {
-        if self.pipelined.is_none() || self.buffer.is_some() || length <= PIECE {
+        if self.pipelined.is_none() || self.buffer.is_some() || !self.transfers.leave_early(length) {
             return self.resize_to_fill(length).then(|| (self.bytes(), None));
         }
         let pipelined = self.pipelined.as_mut()?;
-        let pool = &mut self.transfers.make().exports;
-        let (buffer, filling) = pool.reserve_in_pieces(self.fabric, length).ok()?;
-        pipelined.begin(pool.descriptor(&buffer), filling);
+        let (buffer, payload) =
+            EarlyPayload::reserve(&mut self.transfers.make().exports, self.fabric, length).ok()?;
+        pipelined.told.payload = payload;
         Some((self.buffer.insert(buffer), Some(pipelined)))
     }
 }

@@ -5,11 +5,10 @@ use super::config::ServerConfig;
 use super::dispatch::Call;
 use super::lane::Waiting;
 use super::pulled_calls::HeldLane;
-use crate::path::large::{InboundTransfers, TransferQueue};
-use crate::path::pipelined::PipelinedReads;
-use crate::path::rendezvous::Pool;
+use crate::path::Cx;
+use crate::path::large::{Inbound, Inward, Pool, Receiver, TransferQueue};
 use crate::plan::LargePayload;
-use dunlin_fabric::{Buffer, Fabric, RegionKey};
+use dunlin_fabric::{Buffer, Fabric, QueuePairId, RegionKey};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -22,16 +21,14 @@ pub(crate) struct Transfers<F: Fabric> {
     pub(crate) pending_transfers: TransferQueue<F>,
     /// Large requests that are being READ.
     pub(crate) reading: Vec<Call>,
-    /// Large results that the client has not read, or for which it has not sent a place yet.
+    /// Large results that the client has not read, or for which it has not named a place yet.
     pub(crate) exported: Vec<(u32, Buffer<F::Memory>)>,
     pub(crate) exports: Pool<F>,
-    /// Large requests that the client writes or sends in fragments.
+    /// Large requests that come by messages of the client.
     pub(crate) arriving: Vec<Call>,
-    pub(crate) inbound: InboundTransfers<F>,
+    pub(crate) inbound: Inbound<F>,
     /// Calls held for the thread that runs the worker.
     pub(crate) held: HeldLane,
-    /// Large requests that are READ in pieces.
-    pub(crate) pipelined_reads: PipelinedReads<F>,
 }
 
 /// A lane's [`Transfers`], made when they are first needed.
@@ -52,6 +49,11 @@ impl<F: Fabric> LaneTransfers<F> {
     /// Returns the connection of the lane.
     pub(crate) fn link(&self) -> &F::Link {
         &self.link
+    }
+
+    /// Returns whether a large result of `length` bytes may be announced before it is filled.
+    pub(crate) fn leave_early(&self, length: usize) -> bool {
+        self.large.facts().leaves_early(length)
     }
 
     /// Returns the state, if it was ever needed.
@@ -75,13 +77,28 @@ impl<F: Fabric> LaneTransfers<F> {
                 pending_transfers: TransferQueue::new(*large, *window),
                 reading: Vec::new(),
                 exported: Vec::new(),
-                exports: Pool::new(large.is_read().then(|| link.clone()), config.large_response_memory),
+                exports: Pool::new(
+                    large.facts().is_read().then(|| link.clone()),
+                    config.large_response_memory,
+                ),
                 arriving: Vec::new(),
-                inbound: InboundTransfers::new(link.clone(), *large, config.large_memory, *window),
+                inbound: large.sender().receiver(link.clone(), config.large_memory, *window),
                 held: HeldLane::default(),
-                pipelined_reads: PipelinedReads::new(*window),
             })
         })
+    }
+
+    /// Returns the receiving end for large requests, and its means for the request of `call`.
+    pub(crate) fn inward<'a>(
+        &'a mut self,
+        cx: &'a mut Cx<'_, F>,
+        at: (QueuePairId, u16),
+        private: &'a mut Pool<F>,
+        call: u32,
+    ) -> (&'a mut dyn Receiver<F>, Inward<'a, F>) {
+        let made = self.make();
+        let (cx, queue) = (Cx::of(cx.fabric, cx.domain), &mut made.pending_transfers);
+        (made.inbound.get_mut(), Inward { cx, call, at, private, queue })
     }
 
     /// Keeps a large result until the client has read it. The first one makes room for those of all calls.

@@ -29,10 +29,9 @@ use super::turns::Turns;
 use crate::grouped::sorted::SortedMap;
 use crate::path::credits::degree_of;
 use crate::path::half::Arrived;
-use crate::path::pipelined::Pulled;
+use crate::path::large::{Pool, Received};
 use crate::path::posting::repost;
 use crate::path::prefetch::warm_lines;
-use crate::path::rendezvous::Pool;
 use crate::path::route::{self, Route};
 use crate::path::{Cx, HEAD_IMMEDIATE, MAX_MESSAGE, Scratch, Violation, scratch};
 use crate::plan::{CompletionMode, SMALL_LIMIT};
@@ -622,11 +621,11 @@ impl<F: Fabric> Worker<F> {
             Some(Route::Rendezvous { slot: call, .. }) => {
                 let Some(buffer) = completion.buffer else { return 0 };
                 let at = (lane.queue_pair, lane.index);
-                let reads = &mut lane.transfers.make().pipelined_reads;
-                let arrived = match reads.arrived(&mut self.domain, at, call, buffer) {
-                    Ok(Pulled::Whole(buffer)) => Ok(Some(buffer)),
-                    Ok(Pulled::Part) => return 1,
-                    Ok(Pulled::Over) => {
+                let inbound = lane.transfers.make().inbound.get_mut();
+                let arrived = match inbound.on_read(&mut self.domain, at, call, buffer) {
+                    Ok(Received::Whole(buffer)) => Ok(Some(buffer)),
+                    Ok(Received::Part) => return 1,
+                    Ok(Received::GivenUp | Received::Lost | Received::Nothing) => {
                         let cx = &mut Cx::of(&self.fabric, &mut self.domain);
                         self.dispatcher.on_given_up(cx, lane, call).map(|()| None)
                     }

@@ -8,7 +8,7 @@ use crate::client::within::Time;
 use crate::client::{CallId, ClientConfig, RunningPlan};
 use crate::error::{CallError, Cause, ConnectError};
 use crate::path::half::hybrid::Tuning;
-use crate::path::pipelined::PayloadWriter;
+use crate::path::large::PayloadWriter;
 use crate::plan::ServerConnections;
 use dunlin_fabric::{Address, Buffer, Capabilities, Fabric};
 use std::ops::{Deref, DerefMut};

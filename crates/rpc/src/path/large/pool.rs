@@ -1,8 +1,4 @@
-//! Read rendezvous: a large payload stays in the sender's registered memory. A descriptor of 24 bytes travels
-//! in its place, and the receiver READs the payload into private memory. This takes one copy, and is safe
-//! against a hostile peer, which cannot write to the receiver's memory and cannot change the copy.
-//!
-//! [`Pool`] supplies the buffers of both ends: granted memory to send from, and local memory to READ into. It
+//! The buffers for large payloads of both ends: granted memory to send from, and local memory to READ into. A pool
 //! grows by whole arenas up to a limit and keeps them, so that a steady load maps no memory. Only at the
 //! limit it releases arenas without buffers in use, with their grants, to map one of the length that is
 //! needed. Mailboxes do not grow for large payloads. The fabric chooses among free buffers and prepares them

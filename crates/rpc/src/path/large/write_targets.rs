@@ -4,7 +4,7 @@
 //! an area is reused only for the same peer. Areas have sizes of powers of two, and one size in each region.
 //! Mapped memory is bounded and kept, so that a steady load maps no new memory.
 
-use super::rendezvous::Exhausted;
+use super::pool::Exhausted;
 use dunlin_fabric::WithSources;
 use dunlin_fabric::{Access, Fabric, GrantError, Link, Region, RegionKey};
 use dunlin_wire::Descriptor;
