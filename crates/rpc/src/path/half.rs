@@ -24,7 +24,7 @@ pub(crate) mod send;
 pub(crate) mod staged;
 
 pub(crate) use self::ends::{BesideEnd, Ends, Made, MakeError};
-pub(crate) use self::facts::{Facts, Notice, Place};
+pub(crate) use self::facts::{Facts, Notice, Place, Supply};
 pub(crate) use self::fetch::Fetcher;
 pub(crate) use self::mechanism::{Arrived, Half, Keys, Mechanism, Message, Receiver, Requests, Sender};
 

@@ -13,7 +13,7 @@ use crate::path::beside::{self, Beside};
 use crate::path::credits::RENEWAL_RECEIVES;
 use crate::path::grants::end_grants;
 use crate::path::half::hybrid::{PUBLISHED_HEAD, Published};
-use crate::path::half::{BesideEnd, Ends, Sender};
+use crate::path::half::{BesideEnd, Ends, Sender, Supply};
 use crate::path::local_ring::LocalRing;
 use crate::path::posting::{MAX_SEND, repost, send_depth};
 use crate::path::sending::SendingParts;
@@ -104,20 +104,18 @@ fn reliable<F: Fabric>(
     fabric: &F,
     command: &OpenCommand<F>,
 ) -> Result<QueuePairConfig, ConnectError> {
-    let plan = command.plan;
-    let (requests, answers) = (plan.request.facts(), plan.response.facts());
+    let (requests, answers) = (command.plan.request.facts(), command.plan.response.facts());
     let renewals = renewal_receives(command);
     let mut config = QueuePairConfig::reliable(worker.send_completions, worker.receive_completions);
     config.max_send = send_depth(answers, command.window, fabric.capabilities());
     config.inbound_bytes = requests.inbound_bytes();
-    if has_own_receives(&plan, fabric.capabilities()) {
-        config.max_receive = own_receives(command.window) + renewals;
-    } else if requests.shares_receives(&answers) {
-        prepare_shared(worker, fabric)?;
-        config.shared_receive = Some(worker.shared_receive);
-        config.max_receive = 0;
-    } else {
-        config.max_receive = (requests.receives(command.window) + renewals).max(1);
+    match supply(command, fabric.capabilities()) {
+        Supply::Shared => {
+            prepare_shared(worker, fabric)?;
+            config.shared_receive = Some(worker.shared_receive);
+            config.max_receive = 0;
+        }
+        Supply::Messages(count) | Supply::Empty(count) => config.max_receive = (count + renewals).max(1),
     }
     Ok(config)
 }
@@ -128,10 +126,10 @@ fn renewal_receives<F: Fabric>(command: &OpenCommand<F>) -> u32 {
     if is_apart { RENEWAL_RECEIVES } else { 0 }
 }
 
-/// Returns the number of RECVs of a lane that cannot share them, because a SEND that finds none ends the
-/// connection: one for each call of the window, and one for the `Release` that may precede it.
-fn own_receives(window: u16) -> u32 {
-    2 * u32::from(window) + 8
+/// Returns the RECVs of the lane's reliable connection.
+fn supply<F: Fabric>(command: &OpenCommand<F>, capabilities: &Capabilities) -> Supply {
+    let Plan { request, response, .. } = command.plan;
+    request.facts().supply(&response.facts(), capabilities, command.window)
 }
 
 /// Registers memory for a lane's own RECVs, and posts them.
@@ -163,12 +161,6 @@ struct Made<F: Fabric> {
 
 /// Placeholder on fabrics without shared receive queues; nothing can be posted to it.
 pub(crate) const NO_SHARED_RECEIVES: SharedReceiveQueueId = SharedReceiveQueueId(u32::MAX);
-
-/// Returns whether each lane has its own RECVs: where a SEND that finds no RECV breaks its queue pair, lanes
-/// cannot share them.
-fn has_own_receives(plan: &Plan, capabilities: &Capabilities) -> bool {
-    plan.request.facts().is_sent() && !(capabilities.acknowledged && capabilities.shared_receive_queue)
-}
 
 /// Fills the shared receive queue, when the first lane needs it.
 fn prepare_shared<F: Fabric>(worker: &mut Worker<F>, fabric: &F) -> Result<(), ConnectError> {
@@ -225,13 +217,12 @@ fn join<F: Fabric>(
         }
         _ => None,
     };
+    let has_own = matches!(supply(&command, fabric.capabilities()), Supply::Messages(_));
+    let own = has_own.then_some(queue_pair);
     Ok(ServerLane::new(LaneParts {
         index,
-        receives: match receiving {
+        receives: match receiving.or(own) {
             Some(queue_pair) => ReceiveTarget::QueuePair(queue_pair),
-            None if has_own_receives(&command.plan, fabric.capabilities()) => {
-                ReceiveTarget::QueuePair(queue_pair)
-            }
             None => ReceiveTarget::Shared(worker.shared_receive),
         },
         link: command.link,
@@ -342,18 +333,14 @@ fn post_receives<F: Fabric>(
     (index, queue_pair): (u16, QueuePairId),
 ) -> Result<(), ConnectError> {
     let renewals = renewal_receives(command);
-    if has_own_receives(&command.plan, fabric.capabilities()) {
-        let count = own_receives(command.window) + renewals;
-        post_own_receives(worker, fabric, queue_pair, count)?;
-    }
-    let requests = command.plan.request.facts();
-    if requests.has_ring() {
-        for _ in 0..requests.receives(command.window) + renewals {
+    match supply(command, fabric.capabilities()) {
+        Supply::Messages(count) => post_own_receives(worker, fabric, queue_pair, count + renewals),
+        Supply::Shared => Ok(()),
+        Supply::Empty(count) => (0..count + renewals).try_for_each(|_| {
             repost::<F>(&mut worker.domain, queue_pair, index, None)
-                .map_err(|error| ConnectError::Handshake(error.to_string()))?;
-        }
+                .map_err(|error| ConnectError::Handshake(error.to_string()))
+        }),
     }
-    Ok(())
 }
 
 /// The two directions of a lane.

@@ -556,8 +556,9 @@ impl<F: Fabric> Worker<F> {
             }
             return 0;
         };
+        let own = ReceiveTarget::QueuePair(completion.queue_pair);
         let shared_receive = match self.lanes.get(index as usize) {
-            Some(Some(lane)) if lane.plan.request.facts().is_sent() => lane.receives,
+            Some(Some(lane)) if lane.receives == own => own,
             _ => ReceiveTarget::Shared(self.shared_receive),
         };
         if completion.status != CompletionStatus::Success {
@@ -584,7 +585,7 @@ impl<F: Fabric> Worker<F> {
                 match (completion.opcode, completion.buffer) {
                     // A lane whose messages take other RECVs uses these only for head reports.
                     (Opcode::Receive, Some(buffer))
-                        if shared == route::SHARED && !lane.plan.request.facts().is_sent() =>
+                        if shared == route::SHARED && lane.receives != shared_receive =>
                     {
                         open::repost_shared::<F>(&mut self.domain, shared_receive, Some(buffer));
                         self.violated(

@@ -30,6 +30,17 @@ pub(crate) enum Notice {
     LinkedSend,
 }
 
+/// The RECVs of a lane's reliable connection at a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Supply {
+    /// That many of its own, with room for a message each: a SEND that finds no RECV ends the connection.
+    Messages(u32),
+    /// Those that the lanes of a worker share.
+    Shared,
+    /// That many of its own, without memory.
+    Empty(u32),
+}
+
 /// The properties of a half, from which the legality of plans, the memory to grant, and the depths of queues follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
@@ -141,11 +152,20 @@ impl Facts {
         if is_received { u32::from(window) + 8 } else { 0 }
     }
 
-    /// Returns whether the lanes of a server share the RECVs of their reliable connections, where the fabric can:
-    /// messages by SEND take them, or the head reports of a client whose messages take RECVs of another queue pair.
-    pub(crate) const fn shares_receives(&self, answers: &Facts) -> bool {
-        self.is_sent()
-            || (self.is_lossy() && matches!(self.place, Place::Receive) && answers.needs_credit_update())
+    /// Returns the RECVs of the reliable connection at a server, for requests of these facts in a window of `window`
+    /// calls. Lanes share RECVs, where the fabric can, for messages by SEND, and for the head reports of a client whose
+    /// messages take RECVs of another queue pair.
+    pub(crate) const fn supply(&self, answers: &Facts, capabilities: &Capabilities, window: u16) -> Supply {
+        if self.is_sent() && !(capabilities.acknowledged && capabilities.shared_receive_queue) {
+            // One for each call of the window, and one for the `Release` that may precede it.
+            return Supply::Messages(2 * window as u32 + 8);
+        }
+        let has_reports = matches!(self.place, Place::Receive) && answers.needs_credit_update();
+        match self.is_sent() || (self.is_lossy() && has_reports) {
+            true => Supply::Shared,
+            false if self.has_ring() => Supply::Empty(self.receives(window)),
+            false => Supply::Empty(0),
+        }
     }
 
     /// Returns the largest small payload, where a datagram has `max_datagram` bytes.
