@@ -162,11 +162,17 @@ impl<F: Fabric> ClientLane<F> {
                 }
                 Ok(())
             }
-            None if self.may_come_twice() => Ok(()),
-            // The announcement of this result arrived when its call was already given up; now the server
-            // gives up too.
-            None if self.large.facts().is_early() && entry.function_or_status != 0 => Ok(()),
-            None => Err(Violation::Call(entry.call)),
+            None => self.on_unexpected(entry.call, entry.function_or_status),
+        }
+    }
+
+    /// Processes an answer to a call that expects none.
+    #[cold]
+    fn on_unexpected(&mut self, call: u32, status: u16) -> Result<(), Violation> {
+        // An early announcement may have arrived when its call was already given up; now the server gives up too.
+        match self.may_come_twice() || (self.large.facts().is_early() && status != 0) {
+            true => Ok(()),
+            false => Err(Violation::Call(call)),
         }
     }
 

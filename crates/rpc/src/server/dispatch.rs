@@ -258,17 +258,20 @@ impl<F: Fabric> Dispatcher<F> {
                 Ok(())
             }
             Kind::Credit => Ok(()),
-            Kind::ClearToSend => {
-                let result = lane.transfers.take_exported(header.call);
-                let result = result.ok_or(Violation::Call(header.call))?;
-                let queue = &mut lane.transfers.make().pending_transfers;
-                lane.plan.large.sender().place_named(queue, header.call, result, message.body())
-            }
+            Kind::ClearToSend => Self::on_place(lane, header.call, message.body()),
             Kind::Filled | Kind::Written | Kind::Fragment => {
                 self.on_transfer(cx, lane, &header, message.body())
             }
             kind => Err(Violation::Kind(kind)),
         }
+    }
+
+    /// Queues the transfer of a large result to the place that the client names.
+    #[inline(never)]
+    fn on_place(lane: &mut ServerLane<F>, call: u32, place: &[u8]) -> Result<(), Violation> {
+        let result = lane.transfers.take_exported(call).ok_or(Violation::Call(call))?;
+        let queue = &mut lane.transfers.make().pending_transfers;
+        lane.plan.large.sender().place_named(queue, call, result, place)
     }
 
     /// As [`on_request`](Dispatcher::on_request), for requests that are no line of their own, or whose answers join
