@@ -14,6 +14,7 @@ mod kills;
 mod leases;
 mod lists;
 mod lock_deaths;
+mod lock_kills;
 mod locks;
 mod membership;
 mod moves;

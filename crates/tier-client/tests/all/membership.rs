@@ -13,9 +13,9 @@ const ROLE: &str = "TIER_TEST_MEMBER";
 const TAG: &str = "TIER_TEST_TAG";
 /// Long enough that no node that lives is declared dead, however busy the machine is.
 const LEASE: Duration = Duration::from_secs(3);
-const NODES: [&str; 3] = ["one", "two", "three"];
+pub(crate) const NODES: [&str; 3] = ["one", "two", "three"];
 
-fn start(role: &str, tag: &str) -> Child {
+pub(crate) fn start(role: &str, tag: &str) -> Child {
     Child::start("membership::child", &[(ROLE, role), (TAG, tag)])
 }
 
@@ -74,7 +74,7 @@ fn member(status: &NodeStatus, name: &str) -> MemberStatus {
 }
 
 /// Waits until both nodes have a view in which that node has this state; returns the number of the first one's view.
-fn await_state(tiers: &[Tier], node: &str, state: MemberState) -> u64 {
+pub(crate) fn await_state(tiers: &[Tier], node: &str, state: MemberState) -> u64 {
     for tier in tiers {
         wait("the next view", || (member(&tier.status().unwrap(), node).state == state).then_some(()));
     }
