@@ -12,7 +12,7 @@
 //! | eager | has the length | `Fragment`s follow, in order | all bytes have arrived |
 //! | in pieces | names the payload, of which one piece is filled | `Filled` messages with growing lengths, READs of the new bytes | all bytes were READ, or the sender gave up |
 //!
-//! Each end of a lane has a [`TransferQueue`] of what it still has to post, and an [`Inbound`] with the state of incoming
+//! Each end of a lane has a [`TransferQueue`] of pending messages and WRITEs, and an [`Inbound`] with the state of incoming
 //! payloads. A payload lies in private memory before it is used, and has the announced length, whatever the peer does
 //! afterwards. [`Pool`] has the memory of both ends.
 

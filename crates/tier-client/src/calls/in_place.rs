@@ -60,7 +60,7 @@ impl Tier<ShmFabric> {
     /// # Errors
     /// As [`call`](Tier::call). [`RequestError::Buffer`]: a buffer is of another attachment, or a range leaves it. If the
     /// node may still work on the call, both buffers get other memory with the same bytes, which blocks as [`Tier::buffer`]
-    /// does, or are empty if there is none.
+    /// does. A node without other memory leaves them empty.
     pub fn call_in_place(
         &self,
         time: Duration,
@@ -97,8 +97,8 @@ impl Calls<ShmFabric> {
     ///
     /// # Errors
     /// As [`receive`](Calls::receive). [`RequestError::Buffer`] in [`ReceiveError::Node`]: the buffer is of another
-    /// attachment, or the range leaves it. If the node may still write the buffer, it gets other memory with the same bytes,
-    /// or is empty if there is none.
+    /// attachment, or the range leaves it. If the node may still write the buffer, it gets other memory with the same bytes.
+    /// A node without other memory leaves it empty.
     pub fn receive_into(
         &self,
         buffer: &mut Buffer,
@@ -144,7 +144,7 @@ impl<'a> Request<'a, ShmFabric> {
     /// # Errors
     /// As [`reply`](Request::reply). [`RequestError::Buffer`]: the buffer is of another attachment, or the range leaves it;
     /// the caller hears that the call may have been executed. If the node may still read the buffer, it gets other memory
-    /// with the same bytes, or is empty if there is none.
+    /// with the same bytes. A node without other memory leaves it empty.
     pub fn reply_from(
         mut self,
         buffer: &mut Buffer,

@@ -2,6 +2,7 @@
 
 use crate::common::{Child, HANG, Serving, attach, attach_address, bytes_of, config, serve, tag, wait};
 use crate::hostile::Raw;
+use crate::rings::{assert_whole, payload};
 use crate::services::problem;
 use dunlin_rpc::{CallError, Cause};
 use dunlin_tier::call::MAX_CALL;
@@ -32,21 +33,12 @@ fn nodes(what: &str) -> (String, [Serving; 2]) {
     (tag, nodes)
 }
 
-/// Bytes that tell their seed and their length.
-fn payload(seed: u64, length: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..length as u64).map(|at| (at * 29 + (at >> 8) + seed * 5) as u8).collect();
-    bytes.iter_mut().zip(seed.to_le_bytes()).for_each(|(byte, of_seed)| *byte = of_seed);
-    bytes
-}
-
 /// Checks a part of a buffer; returns the seed of its bytes.
 #[track_caller]
 fn whole(buffer: &Buffer, range: Range<usize>) -> u64 {
     let mut bytes = vec![0; range.len()];
     buffer.copy_out(range.start, &mut bytes).unwrap();
-    let seed = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-    assert!(bytes == payload(seed, bytes.len()), "{} bytes are not those of {seed}", bytes.len());
-    seed
+    assert_whole(&bytes)
 }
 
 fn contents(buffer: &Buffer) -> Vec<u8> {
@@ -284,7 +276,7 @@ fn deadlines_in_the_middle_of_a_call() {
                 late += 1;
             }
         }
-        // The server checks each byte of what it receives.
+        // The server checks each byte of a request.
         let fresh = vec![round as u8; length + 2];
         for buffer in [&mut caller.from, &mut caller.into] {
             buffer.copy_in(0, &fresh).unwrap();
@@ -445,7 +437,7 @@ fn hostile_places_are_refused() {
         assert_eq!(problem(send(&mut raw, &reply(None, *place))), *found, "{place:?}");
         assert_eq!(problem(send(&mut raw, &reply(Some(Room::In(*place)), good))), *found, "{place:?}");
     }
-    // A result at a wrong place: its caller hears at once that there is none.
+    // A result at a wrong place ends the call of its caller at once.
     let (place, found) = wrong[0].clone();
     let app = attach(&nodes[1].address);
     let calling = spawn(move || app.call_within(HANG, ("one", b"hostile", 1), &[1; 9], &mut []));

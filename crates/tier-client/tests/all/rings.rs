@@ -35,14 +35,14 @@ fn nodes(what: &str, memory: u64) -> (String, [Serving; 2]) {
 }
 
 /// Bytes that tell their seed and their length.
-fn payload(seed: u64, length: usize) -> Vec<u8> {
+pub(crate) fn payload(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..length as u64).map(|at| (at * 31 + (at >> 8) + seed * 7) as u8).collect();
     bytes.iter_mut().zip(seed.to_le_bytes()).for_each(|(byte, of_seed)| *byte = of_seed);
     bytes
 }
 
 #[track_caller]
-fn assert_whole(bytes: &[u8]) -> u64 {
+pub(crate) fn assert_whole(bytes: &[u8]) -> u64 {
     let seed = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     assert!(bytes == payload(seed, bytes.len()), "a payload of {} bytes is not that of {seed}", bytes.len());
     seed
