@@ -75,7 +75,7 @@ fn child() {
         region.fetch_add(ROUNDS + 8 * number, 1).unwrap();
         let last = word(&region, FENCE);
         let is_back = guard.unlock().is_ok();
-        if is_back && deaths % 2 == 0 && word(&region, DEATHS) == deaths {
+        if is_back && deaths.is_multiple_of(2) && word(&region, DEATHS) == deaths {
             assert!(has_entered && last == fence, "{last} has entered beside {fence}");
         }
     }
