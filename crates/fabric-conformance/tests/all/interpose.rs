@@ -3,7 +3,7 @@
 use dunlin_fabric::interpose::{CompletionFault, Delay, FaultCounts, When};
 use dunlin_fabric::*;
 use dunlin_fabric_conformance::reference::Reference;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 struct End<F: Fabric> {
     domain: F::Domain,
@@ -168,8 +168,13 @@ impl tracing::Subscriber for Lines {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
+/// Held by each test with a `Trace`: `tracing` may keep a place of an event silent for ever if one thread
+/// reaches it first while another one installs a subscriber.
+static TRACED: Mutex<()> = Mutex::new(());
+
 #[test]
 fn traces_posts_completions_and_refusals() {
+    let _alone = TRACED.lock().unwrap_or_else(PoisonError::into_inner);
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), || {
         let below = Reference::new();
@@ -352,6 +357,7 @@ fn refused_posts_registrations_dials_and_dead_links() {
 
 #[test]
 fn they_stack() {
+    let _alone = TRACED.lock().unwrap_or_else(PoisonError::into_inner);
     let below = Reference::new();
     let fabric = Count::new(Trace::new(Fault::new(below.clone(), FaultPlan::default())));
     let (mut first, mut second) = ends(&fabric, &below, RC);
