@@ -3,10 +3,11 @@
 //!
 //! The other side of each language is a script in `tests/interop/`, which installs its dependencies. The
 //! service is `everything.thrift` there. `handler.rs` is Dunlin's server, and `checks.rs` holds the checks of
-//! its client.
+//! its client. The server runs once at a TCP address, and once at `node:` with TCP besides.
 
 mod checks;
 mod handler;
+pub mod node;
 pub mod run;
 
 /// The generated service.

@@ -2,10 +2,14 @@
 //! other; all four languages by default. `./test interop` runs it.
 
 use anyhow::{Context, Result};
+use dunlin_interop::node;
 use dunlin_interop::run::{Language, run};
 
 fn main() -> Result<()> {
     let named: Vec<String> = std::env::args().skip(1).collect();
+    if named == [node::SERVE] {
+        return node::serve();
+    }
     let known = |name: &String| {
         let found = Language::ALL.into_iter().find(|language| language.name() == name);
         found.with_context(|| format!("'{name}' is none of python, node, java and cpp"))

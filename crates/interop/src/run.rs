@@ -3,6 +3,7 @@
 use crate::checks::{Abilities, check};
 use crate::handler::Handler;
 use crate::idl::UuidsProcessor;
+use crate::node::Served;
 use anyhow::{Context as _, Result, bail, ensure};
 use dunlin::thrift::tcp::{Connection, ConnectionOptions, Encoding, Server, ServerOptions, Transport, Wire};
 use std::io::{BufRead, BufReader, Read};
@@ -59,7 +60,7 @@ fn name(wire: Wire) -> &'static str {
 }
 
 /// A child process, killed on drop.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -88,7 +89,11 @@ pub fn run(language: Language) -> Result<Vec<String>> {
     let installing = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     finish(&mut script(language, &folder, "prepare")).context("preparing")?;
     drop(installing);
-    let mut lines = they_call(language, &folder)?;
+    let processor = Arc::new(UuidsProcessor(Handler::default()));
+    let server = Server::bind("127.0.0.1:0", processor, ServerOptions::default())?;
+    let mut lines = they_call(language, &folder, "Dunlin", server.address().port())?;
+    let at_node = Served::start().context("a server at node:")?;
+    lines.extend(they_call(language, &folder, "Dunlin at node:", at_node.port)?);
     lines.extend(we_call(language, &folder)?);
     Ok(lines)
 }
@@ -101,18 +106,15 @@ fn finish(command: &mut Command) -> Result<String> {
     Ok(out.into_owned())
 }
 
-/// Runs their client against our server.
-fn they_call(language: Language, folder: &Path) -> Result<Vec<String>> {
-    let processor = Arc::new(UuidsProcessor(Handler::default()));
-    let server = Server::bind("127.0.0.1:0", processor, ServerOptions::default())?;
-    let port = server.address().port().to_string();
-    let mut lines = Vec::new();
+/// Runs their client against our server at a port, on every wire.
+fn they_call(language: Language, folder: &Path, server: &str, port: u16) -> Result<Vec<String>> {
+    let (port, mut lines) = (port.to_string(), Vec::new());
     for wire in Wire::ALL {
         let said = finish(script(language, folder, "client").args([&port, name(wire)]))?;
         let Some(last) = said.lines().last().filter(|last| last.ends_with("calls as expected")) else {
             bail!("the client of {} says\n{said}", name(wire));
         };
-        lines.push(format!("{} calls Dunlin, {}: {last}", language.name(), name(wire)));
+        lines.push(format!("{} calls {server}, {}: {last}", language.name(), name(wire)));
     }
     Ok(lines)
 }

@@ -232,7 +232,8 @@ fn a_client_with_the_connections_of_a_node_has_its_address() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{error}");
 }
 
 /// The child of the test above.
@@ -240,8 +241,8 @@ fn a_client_with_the_connections_of_a_node_has_its_address() {
 fn calls_by_the_node() {
     let Ok(address) = std::env::var(SERVICE) else { return };
     let fabrics = Fabrics::default();
-    let _server =
-        serve_with(&fabrics, &*address, CountedProcessor(Handler), ServerOptions::default()).unwrap();
+    let options = ServerOptions { tcp: Some("127.0.0.1:0".to_owned()), ..ServerOptions::default() };
+    let server = serve_with(&fabrics, &*address, CountedProcessor(Handler), options).unwrap();
     // The gateway looks for a service once a second.
     let mut client = loop {
         match CountedClient::connect_with(&fabrics, &*address, by_tier()) {
@@ -260,4 +261,8 @@ fn calls_by_the_node() {
     assert_eq!(client.busy_next(7).unwrap(), 8);
     let running = client.plan_of("next").unwrap().to_string();
     assert!(running.contains("share the connections of their node: tier"), "{running}");
+    // The same server serves stock Thrift over TCP.
+    let tcp = format!("tcp:{}", server.tcp_address().unwrap());
+    let mut client = CountedClient::connect_with(&fabrics, &*tcp, ClientOptions::default()).unwrap();
+    assert_eq!(client.next(8).unwrap(), 9);
 }
