@@ -28,6 +28,7 @@ mod slab;
 mod slow;
 mod transfers;
 mod turns;
+mod waiting;
 pub(crate) mod worker;
 
 pub use self::accept::Counters;
@@ -44,12 +45,13 @@ pub use crate::limits::MAX_FUNCTIONS;
 
 use self::accept::{Control, ControlState};
 use self::activity::Activity;
-use self::deferred::{Takers, WaitingCalls};
+use self::deferred::Takers;
 use self::deployment::{Answering, Asking, Common, Prepared};
 use self::exposed::Exposed;
 use self::inbox::Inbox;
 use self::occupancy::Oversubscription;
 use self::turns::Turns;
+use self::waiting::{Sleeper, WaitingCalls};
 use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{ConnectionObserver, FunctionMode, HeapReply, PoolService, Reply, Service};
@@ -344,7 +346,8 @@ fn bind<H: Host>(host: &H, cores: &[u32]) {
 
 /// Runs one thread of the pool.
 fn run_pool<F: Fabric>(service: &dyn PoolService, shared: &Shared<F>) {
-    while let Some(incoming) = shared.pool.take(Nanos::MAX) {
+    let mut sleeper = Sleeper::default();
+    while let Some(incoming) = shared.pool.take(&mut sleeper, Nanos::MAX) {
         let mut large = HeapReply::default();
         let mut reply = Reply {
             small: &mut [],
@@ -444,7 +447,7 @@ impl<F: Fabric> Server<F> {
     /// ([`Duration::MAX`] for ever), and returns `None` then or when the server ends. Any number of threads
     /// may pull.
     pub fn receive(&self, at_most: Duration) -> Option<Incoming<F>> {
-        self.shared.pulled.take(end_of(self.fabric.host(), at_most))
+        self.shared.pulled.take(&mut Sleeper::default(), end_of(self.fabric.host(), at_most))
     }
 
     /// Returns a handle that takes the calls of functions declared [`FunctionMode::Pull`], for a thread that
@@ -499,7 +502,7 @@ pub struct Puller<F: Fabric> {
 impl<F: Fabric> Puller<F> {
     /// As [`Server::receive`], until a time on the host's clock.
     pub fn receive(&self, until: Nanos) -> Option<Incoming<F>> {
-        self.shared.pulled.take(until)
+        self.shared.pulled.take(&mut Sleeper::default(), until)
     }
 
     /// As [`Server::clients`].

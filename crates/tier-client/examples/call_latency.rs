@@ -1,52 +1,31 @@
 //! The price of calls through nodes, beside calls of the engine between the same processes, for requests and results
 //! of one length: the time of one call, and the rate with 32 in flight; and the processor time and the changes between
-//! threads that a call costs all four processes. Two nodes on shared memory, each in a process of its own; the servers are in a third
-//! process, and this one calls.
+//! threads that a call costs all four processes; and the hand-overs of a word between two sleeping threads that take as
+//! long as a call. Two nodes on shared memory, each in a process of its own; the servers are in a third process, and
+//! this one calls.
 //!
 //! `cargo run --release -p dunlin-tier-client --example call_latency [BYTES]`, 32 by default
 
 mod common;
 
-use common::{Ended, ROUNDS, time};
-use dunlin_fabric::{Address, AddressError, Scheme};
-use dunlin_fabric_shm::{ShmConfig, ShmFabric};
+use common::{address, attach, fabric, node, print, sample, start, wait};
+use dunlin_fabric::host::BindError;
+use dunlin_fabric::{Address, Host as _, RealHost};
+use dunlin_fabric_shm::ShmFabric;
 use dunlin_rpc::{Client, ClientConfig, FunctionMode, Server, ServerBuilder};
-use dunlin_tier_client::{AttachConfig, Tier, gateway_address};
-use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, TierConfig};
+use dunlin_tier_client::{Tier, gateway_address};
 use std::error::Error;
-use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const NODES: [&str; 2] = ["one", "two"];
+/// Operations of a measurement.
+const ROUNDS: usize = 5000;
 const IN_FLIGHT: usize = 32;
 /// The most bytes of a call here.
 const MOST: usize = 1 << 20;
 const SERVICE: &str = "echo";
 const IN_PLACE: &str = "echo-in-place";
 const FUNCTION: u16 = 1;
-
-fn address(tag: &str, what: &str) -> Result<Address, AddressError> {
-    Address::new(Scheme::Shm, &format!("call-latency-{tag}-{what}"))
-}
-
-fn fabric() -> Result<ShmFabric, Box<dyn Error>> {
-    Ok(ShmFabric::new(ShmConfig::default())?)
-}
-
-/// Repeats an attempt until it works.
-fn wait<T, E>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
-    loop {
-        if let Ok(value) = attempt() {
-            return value;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn attach(tag: &str, node: &str) -> Result<Tier, Box<dyn Error>> {
-    let (fabric, attach) = (fabric()?, AttachConfig::new(address(tag, &format!("{node}-attach"))?));
-    Ok(wait(|| Tier::attach_with(&fabric, attach.clone())))
-}
 
 fn echo(address: &Address) -> Result<Server<ShmFabric>, Box<dyn Error>> {
     let echo = |request: &dunlin_rpc::Request<'_>, reply: &mut dunlin_rpc::Reply<'_>| {
@@ -72,7 +51,7 @@ fn serve_in_place(tier: &Tier) -> Result<(), Box<dyn Error + Send + Sync>> {
 fn child(tag: &str, role: &str) -> Result<(), Box<dyn Error>> {
     if role == "servers" {
         let server = echo(&address(tag, "direct")?)?;
-        let tier = attach(tag, "two")?;
+        let tier = attach(tag, "two", |_| {})?;
         let _announced = tier.announce("engine", server.address())?;
         let in_place = tier.clone();
         std::thread::spawn(move || serve_in_place(&in_place).map_err(|error| eprintln!("{error}")));
@@ -85,14 +64,14 @@ fn child(tag: &str, role: &str) -> Result<(), Box<dyn Error>> {
             request = request.reply_and_receive(&answer, &mut buffer)?;
         }
     }
-    let peers = NODES.map(|node| Peer::at(node, address(tag, node)?));
-    let peers = peers.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let fabric = fabric()?;
-    let tier = dunlin_tier_node::Tier::within(&fabric, TierConfig::new(peers, role))?;
-    let attach = address(tag, &format!("{role}-attach"))?;
-    let _processes = ProcessServer::serve(&fabric, &tier, ProcessConfig::new(attach))?;
-    std::thread::sleep(Duration::from_secs(600));
-    Ok(())
+    node(tag, role)
+}
+
+/// Measures an operation, and prints and returns its median and 99th percentile.
+fn time<E: Error + 'static>(what: &str, run: impl FnMut() -> Result<(), E>) -> Result<[Duration; 2], E> {
+    let mut times = Vec::with_capacity(ROUNDS);
+    sample(&mut times, ROUNDS, run)?;
+    Ok(print(what, &mut times))
 }
 
 /// Processor time in nanoseconds and context switches of all threads of processes since they began.
@@ -131,6 +110,52 @@ fn costs(
     Ok(())
 }
 
+/// Prints the time in which two threads hand a word over and back, each on its core and asleep in a futex meanwhile.
+/// Returns half of its median.
+fn hand_over() -> Result<Duration, Box<dyn Error>> {
+    let topology = RealHost.topology();
+    let cores = topology.cores(topology.here())?;
+    let [one, other] = [cores.first(), cores.last()].map(|core| core.copied().unwrap_or_default());
+    let word = &AtomicU64::new(0);
+    let until = move |wanted: fn(u64) -> bool| loop {
+        let now = word.load(Ordering::Acquire);
+        if wanted(now) {
+            return now;
+        }
+        std::thread::park();
+    };
+    let (to_us, here) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        // Odd: the other thread's turn. The largest value ends it.
+        let echo = scope.spawn(move || -> Result<(), BindError> {
+            RealHost.bind(&[other])?;
+            let Ok(asker) = here.recv() else { return Ok(()) };
+            loop {
+                let now = until(|now| now % 2 == 1);
+                if now == u64::MAX {
+                    return Ok(());
+                }
+                word.store(now + 1, Ordering::Release);
+                std::thread::Thread::unpark(&asker);
+            }
+        });
+        let asking = scope.spawn(move || -> Result<Duration, BindError> {
+            RealHost.bind(&[one])?;
+            let _ = to_us.send(std::thread::current());
+            let timed = time("a futex hand-over and back, on two cores", || -> Result<(), BindError> {
+                word.fetch_add(1, Ordering::AcqRel);
+                echo.thread().unpark();
+                until(|now| now % 2 == 0);
+                Ok(())
+            });
+            word.store(u64::MAX, Ordering::Release);
+            echo.thread().unpark();
+            Ok(timed?[0] / 2)
+        });
+        asking.join().map_err(|_| "the thread of the measurement panicked")?.map_err(Into::into)
+    })
+}
+
 /// Prints the rate of calls with many in flight.
 fn rate(what: &str, client: &mut Client<ShmFabric>, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let (mut sent, mut done) = (0, 0);
@@ -162,11 +187,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let bytes = &vec![7; length][..];
     let tag = std::process::id().to_string();
-    let start = |role: &str| Command::new(std::env::current_exe()?).args([&tag, role]).spawn().map(Ended);
-    let children = [start("one")?, start("two")?, start("servers")?];
+    let children = [start(&tag, "one")?, start(&tag, "two")?, start(&tag, "servers")?];
     let mut processes: Vec<u32> = children.iter().map(|child| child.0.id()).collect();
     processes.push(std::process::id());
-    let [near, far] = [attach(&tag, "two")?, attach(&tag, "one")?];
+    let [near, far] = [attach(&tag, "two", |_| {})?, attach(&tag, "one", |_| {})?];
     let mut answer = vec![0; length.max(1)];
     wait(|| far.call("two", SERVICE, FUNCTION, bytes, &mut answer));
     let connect = |to: &Address, service: &str| {
@@ -177,14 +201,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let gateway = gateway_address(&address(&tag, "one-attach")?)?;
     let mut through = connect(&gateway, "engine@two")?;
     wait(|| through.call(FUNCTION, bytes).map(drop));
+    let before = hand_over()?;
     costs(&processes, ROUNDS, || {
         time("engine, from process to process", || direct.call(FUNCTION, bytes).map(drop))?;
         Ok(())
     })?;
+    let mut blocking = Duration::ZERO;
     costs(&processes, ROUNDS, || {
-        time("node:, two nodes between", || through.call(FUNCTION, bytes).map(drop))?;
+        [blocking, _] = time("node:, two nodes between", || through.call(FUNCTION, bytes).map(drop))?;
         Ok(())
     })?;
+    let one = (before + hand_over()?) / 2;
+    println!(
+        "{:52} {:>9.1} hand-overs between cores of the run",
+        "",
+        blocking.as_secs_f64() / one.as_secs_f64()
+    );
     costs(&processes, ROUNDS, || {
         time("call and reply_and_receive, one node between", || {
             near.call("two", SERVICE, FUNCTION, bytes, &mut answer).map(drop)

@@ -6,10 +6,10 @@ use crate::error::{CallError, Cause, HANDLER_RAN, MAYBE_RAN};
 use crate::plan::SMALL_LIMIT;
 use crate::server::inbox::{Command, Inbox};
 use crate::service::{NEVER, Request, left};
-use dunlin_fabric::{Clock, Fabric, Nanos, Signal};
+use dunlin_fabric::{Clock, Fabric, Nanos};
 use dunlin_wire::{ApplicationCode, Status};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A request that its worker has handed to another thread.
@@ -56,7 +56,7 @@ impl<F: Fabric> Incoming<F> {
     }
 
     /// Returns whether the deadline has passed. Reads the clock if there is one.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.deadline != NEVER && self.deadline <= self.clock.now()
     }
 
@@ -210,86 +210,5 @@ impl<F: Fabric> Drop for Deferred<F> {
     fn drop(&mut self) {
         let payload = if self.began { HANDLER_RAN.to_vec() } else { Vec::new() };
         self.finish(Status::HandlerPanicked, payload);
-    }
-}
-
-/// A bounded queue of owned requests.
-#[derive(Debug)]
-pub(crate) struct WaitingCalls<F: Fabric> {
-    state: Mutex<(VecDeque<Incoming<F>>, bool)>,
-    limit: usize,
-    signal: <F::Host as dunlin_fabric::Host>::Signal,
-}
-
-impl<F: Fabric> WaitingCalls<F> {
-    pub(crate) fn new(fabric: &F, limit: usize) -> Self {
-        use dunlin_fabric::Host;
-        WaitingCalls { state: Mutex::new((VecDeque::new(), false)), limit, signal: fabric.host().signal() }
-    }
-
-    /// Adds a request; gives it back if the queue is full or closed. Requests whose deadline has passed make
-    /// room.
-    pub(crate) fn push(&self, incoming: Incoming<F>) -> Result<(), Incoming<F>> {
-        let mut over = VecDeque::new();
-        let pushed = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.0.len() >= self.limit {
-                let (late, others) = std::mem::take(&mut state.0).into_iter().partition(Incoming::is_over);
-                (over, state.0) = (late, others);
-            }
-            if state.0.len() >= self.limit || state.1 {
-                Err(incoming)
-            } else {
-                state.0.push_back(incoming);
-                Ok(())
-            }
-        };
-        over.into_iter().for_each(|late: Incoming<F>| late.refuse(Status::DeadlineExceeded));
-        if pushed.is_ok() {
-            self.signal.raise();
-        }
-        pushed
-    }
-
-    /// Takes the next request whose deadline has not passed, and refuses those before it. Blocks until
-    /// `until` at most; returns `None` then or when the server ends.
-    pub(crate) fn take(&self, until: Nanos) -> Option<Incoming<F>> {
-        loop {
-            let seen = self.signal.seen();
-            let (next, closed) = {
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                (state.0.pop_front(), state.1)
-            };
-            match next {
-                Some(late) if late.is_over() => {
-                    late.refuse(Status::DeadlineExceeded);
-                    continue;
-                }
-                Some(incoming) => return Some(incoming),
-                None if closed => return None,
-                None => {}
-            }
-            if !self.signal.wait(seen, until) {
-                return None;
-            }
-        }
-    }
-
-    /// Closes the queue: unblocks all takers and refuses the waiting requests.
-    pub(crate) fn close(&self) {
-        let waiting = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.1 = true;
-            std::mem::take(&mut state.0)
-        };
-        for incoming in waiting {
-            incoming.refuse(Status::Draining);
-        }
-        self.signal.raise();
-    }
-
-    /// Returns whether the queue is closed.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 }

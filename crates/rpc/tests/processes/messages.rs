@@ -114,7 +114,7 @@ fn numbered(mut thread: MessageServer<ShmFabric>) {
     while !thread.is_ended() {
         let Some(client) = thread.next_client(Duration::MAX) else { continue };
         let mut buffer = thread.malloc_buf(client, 8).unwrap();
-        while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {
+        while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {
             buffer[size] = number as u8;
             thread.server_send(client, &mut buffer, size + 1).unwrap();
         }
@@ -156,7 +156,7 @@ fn buffers_are_good_for_every_peer() {
             let Some(client) = thread.next_client(Duration::MAX) else { continue };
             // Allocated for the first client, used for all.
             let buffer = buffer.get_or_insert_with(|| thread.malloc_buf(client, LONGEST).unwrap());
-            while let Some(size) = thread.server_recv(client, buffer).unwrap() {
+            while let Ok(Some(size)) = thread.server_recv(client, buffer) {
                 answer_to(&mut buffer[..size]);
                 thread.server_send(client, buffer, size).unwrap();
             }
@@ -310,7 +310,7 @@ fn silent(address: &str) {
     loop {
         let Some(client) = thread.next_client(Duration::MAX) else { continue };
         let mut buffer = thread.malloc_buf(client, LONGEST).unwrap();
-        while let Some(size) = thread.server_recv(client, &mut buffer).unwrap() {
+        while let Ok(Some(size)) = thread.server_recv(client, &mut buffer) {
             if !known.contains(&client) {
                 known.push(client);
                 thread.server_send(client, &mut buffer, size).unwrap();

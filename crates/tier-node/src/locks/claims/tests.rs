@@ -183,24 +183,38 @@ fn directory() -> Address {
     Address::new(Scheme::Sim, "c-directory").unwrap()
 }
 
-/// A node that hears nothing from the directory while the flag is set.
-struct Deaf(DirectoryClient<Sim>, Arc<AtomicBool>);
+/// A node that stays a member, and hears of no other view while the flag is set.
+struct Deaf {
+    inner: DirectoryClient<Sim>,
+    is_deaf: Arc<AtomicBool>,
+    unheard: Option<MembershipEvent>,
+}
 
 impl Membership for Deaf {
     fn period(&self) -> Option<Duration> {
-        self.0.period()
+        self.inner.period()
     }
     fn renew(&mut self, until: Nanos) -> Result<MembershipEvent, MembershipError> {
-        if self.1.load(Ordering::Relaxed) { Ok(MembershipEvent::Wait) } else { self.0.renew(until) }
+        let is_deaf = self.is_deaf.load(Ordering::Relaxed);
+        if let Some(event) = self.unheard.take_if(|_| !is_deaf) {
+            return Ok(event);
+        }
+        match self.inner.renew(until)? {
+            event @ MembershipEvent::View(_) if is_deaf => {
+                self.unheard = Some(event);
+                Ok(MembershipEvent::Wait)
+            }
+            event => Ok(event),
+        }
     }
     fn view(&self) -> Arc<View> {
-        self.0.view()
+        self.inner.view()
     }
     fn own(&self) -> Option<Own> {
-        self.0.own()
+        self.inner.own()
     }
     fn leave(&mut self, until: Nanos) -> Result<(), MembershipError> {
-        self.0.leave(until)
+        self.inner.leave(until)
     }
 }
 
@@ -213,7 +227,8 @@ fn start_deaf(process: &Sim, name: &str, is_deaf: &Arc<AtomicBool>) -> Tier<Sim>
     let life = name.len() as u64;
     let identity = Identity { name: name.to_owned(), calls, memory, life };
     let client = DirectoryClient::new(process, directory(), identity, config.beat, Vec::new());
-    Tier::within_membership(process, config, life, Box::new(Deaf(client, Arc::clone(is_deaf)))).unwrap()
+    let deaf = Deaf { inner: client, is_deaf: Arc::clone(is_deaf), unheard: None };
+    Tier::within_membership(process, config, life, Box::new(deaf)).unwrap()
 }
 
 /// The owner of a lock dies, and one node hears of that before the next owner does.
@@ -241,6 +256,7 @@ fn claims_wait_for_the_view_that_names_the_owner() {
         let names: Vec<String> = (0..64).map(|number| format!("lock/{number}")).collect();
         let is_of = |tier: &Tier<Sim>, name: &str, owner: &str| tier.lock_home(name).unwrap() == owner;
         let names: Vec<String> = names.into_iter().filter(|name| is_of(&alice, name, "alice")).collect();
+        is_deaf.store(true, Ordering::Relaxed);
         processes[0].kill();
         // Nothing of a killed process runs any more.
         let _alice = std::mem::ManuallyDrop::new(alice);
@@ -249,7 +265,6 @@ fn claims_wait_for_the_view_that_names_the_owner() {
         while bob.view().epoch == epoch {
             host.sleep(host.now() + 100_000);
         }
-        is_deaf.store(true, Ordering::Relaxed);
         assert_eq!(carol.view().epoch, epoch, "carol has not heard yet");
         let name = names.iter().find(|name| is_of(&bob, name, "carol")).unwrap();
         let (hears, at) = (Arc::clone(&is_deaf), host.now() + 50_000_000);
