@@ -121,11 +121,16 @@ impl Seen {
         let behind = BEHIND << step;
         self.0[..4].copy_from_slice(&now.wrapping_sub(behind).to_le_bytes());
         self.0[4] = step as u8;
+        // All slots with the same step get the same one.
+        let moved: [u32; STEPS as usize + 1] = std::array::from_fn(|last| {
+            let known = before.age(last as u32, now).and_then(|age| behind.checked_sub(age));
+            known.map_or(0, |from_base| 1 + (from_base >> step)) << GENERATION_BITS
+        });
         for cell_of in self.cells() {
             let [low, middle, high] = *cell_of;
             let last = Last(u32::from_le_bytes([low, middle, high, 0]));
-            let known = before.age(last.step(), now).and_then(|age| behind.checked_sub(age));
-            *cell_of = cell(last.generation(), known.map_or(0, |from_base| 1 + (from_base >> step)));
+            let step = moved[(last.step() & STEPS) as usize];
+            [cell_of[0], cell_of[1], cell_of[2], _] = (last.generation() | step).to_le_bytes();
         }
         1 + BEHIND
     }
