@@ -235,7 +235,8 @@ impl CallError {
             Status::TooLarge if ran => CallError::Executed(Cause::ResultTooLarge),
             // The first request with this id was executed, is executed now, or was refused.
             Status::DuplicateCall => CallError::MaybeExecuted(Cause::Refused(status)),
-            // An intermediary's time for the call was over.
+            // An intermediary's time for the call was over, or for its result.
+            Status::DeadlineExceeded if payload == HANDLER_RAN => CallError::Executed(Cause::DeadlineExceeded),
             Status::DeadlineExceeded if ran => CallError::MaybeExecuted(Cause::DeadlineExceeded),
             Status::DeadlineExceeded => CallError::NotExecuted(Cause::DeadlineExceeded),
             Status::TooLarge
@@ -463,7 +464,7 @@ mod tests {
             (Status::Overloaded, NotExecuted, NotExecuted),
             (Status::Draining, NotExecuted, NotExecuted),
             (Status::HandlerPanicked, MaybeExecuted, Executed),
-            (Status::DeadlineExceeded, NotExecuted, MaybeExecuted),
+            (Status::DeadlineExceeded, NotExecuted, Executed),
             (Status::Malformed, NotExecuted, NotExecuted),
             (Status::Unauthorised, NotExecuted, NotExecuted),
             (Status::Unreachable, NotExecuted, NotExecuted),
@@ -475,5 +476,7 @@ mod tests {
             }
         }
         assert_eq!(CallError::from_status(Status::Ok, b"result"), None);
+        let late = CallError::from_status(Status::DeadlineExceeded, MAYBE_RAN);
+        assert_eq!(late, Some(CallError::MaybeExecuted(Cause::DeadlineExceeded)));
     }
 }

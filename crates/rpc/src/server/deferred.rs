@@ -97,6 +97,9 @@ impl<F: Fabric> Incoming<F> {
             Err(CallError::Executed(Cause::ResultTooLarge | Cause::OutOfMemory)) => {
                 (Status::TooLarge, HANDLER_RAN.to_vec())
             }
+            Err(CallError::Executed(Cause::DeadlineExceeded)) => {
+                (Status::DeadlineExceeded, HANDLER_RAN.to_vec())
+            }
             Err(CallError::Executed(_)) => (Status::HandlerPanicked, HANDLER_RAN.to_vec()),
             Err(CallError::MaybeExecuted(Cause::DeadlineExceeded)) => {
                 (Status::DeadlineExceeded, MAYBE_RAN.to_vec())

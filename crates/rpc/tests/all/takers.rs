@@ -44,6 +44,7 @@ fn a_call_ends_as_another_one_that_is_relayed() {
         (Err(Executed(Cause::HandlerPanicked)), Err(Executed(Cause::HandlerPanicked))),
         (Err(Executed(Cause::ResultTooLarge)), Err(Executed(Cause::ResultTooLarge))),
         (Err(Executed(Cause::ConnectionLost)), Err(Executed(Cause::HandlerPanicked))),
+        (Err(Executed(Cause::DeadlineExceeded)), Err(Executed(Cause::DeadlineExceeded))),
         (Err(MaybeExecuted(Cause::ConnectionLost)), Err(MaybeExecuted(Cause::Dropped))),
         (Err(MaybeExecuted(Cause::DeadlineExceeded)), Err(MaybeExecuted(Cause::DeadlineExceeded))),
         (Err(NotExecuted(Cause::DeadlineExceeded)), Err(NotExecuted(Cause::DeadlineExceeded))),
