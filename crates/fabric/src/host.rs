@@ -9,7 +9,7 @@ mod parker;
 mod real;
 mod topology;
 
-pub use parker::{Parker, RealParker, RealUnparker, Unparker};
+pub use parker::{Parker, RealParker, RealUnparker, Unparker, park_adaptive};
 pub use real::{RealHost, RealSignal};
 pub use topology::{BindError, Topology};
 

@@ -236,7 +236,9 @@ impl CallError {
             // The first request with this id was executed, is executed now, or was refused.
             Status::DuplicateCall => CallError::MaybeExecuted(Cause::Refused(status)),
             // An intermediary's time for the call was over, or for its result.
-            Status::DeadlineExceeded if payload == HANDLER_RAN => CallError::Executed(Cause::DeadlineExceeded),
+            Status::DeadlineExceeded if payload == HANDLER_RAN => {
+                CallError::Executed(Cause::DeadlineExceeded)
+            }
             Status::DeadlineExceeded if ran => CallError::MaybeExecuted(Cause::DeadlineExceeded),
             Status::DeadlineExceeded => CallError::NotExecuted(Cause::DeadlineExceeded),
             Status::TooLarge

@@ -51,7 +51,7 @@ use self::exposed::Exposed;
 use self::inbox::Inbox;
 use self::occupancy::Oversubscription;
 use self::turns::Turns;
-use self::waiting::{Sleeper, WaitingCalls};
+use self::waiting::WaitingCalls;
 use self::worker::Shared;
 use crate::error::{HANDLER_RAN, ServeError};
 use crate::service::{ConnectionObserver, FunctionMode, HeapReply, PoolService, Reply, Service};
@@ -265,8 +265,8 @@ impl<F: Fabric> ServerBuilder<F> {
             long: slow::FunctionSet::new(self.functions.len()),
             has_pool: self.pool.is_some(),
             functions: self.functions,
-            pool: WaitingCalls::new(&fabric, waiting),
-            pulled: WaitingCalls::new(&fabric, waiting),
+            pool: WaitingCalls::new(&fabric, waiting, self.config.spin),
+            pulled: WaitingCalls::new(&fabric, waiting, self.config.spin),
             response_modes: Arc::new(ResponseModes::new(self.config.workers)),
             activity: Activity::of(&self.config),
             lane_bytes: AtomicU64::new(0),
@@ -346,8 +346,7 @@ fn bind<H: Host>(host: &H, cores: &[u32]) {
 
 /// Runs one thread of the pool.
 fn run_pool<F: Fabric>(service: &dyn PoolService, shared: &Shared<F>) {
-    let mut sleeper = Sleeper::default();
-    while let Some(incoming) = shared.pool.take(&mut sleeper, Nanos::MAX) {
+    while let Some(incoming) = shared.pool.take(Nanos::MAX) {
         let mut large = HeapReply::default();
         let mut reply = Reply {
             small: &mut [],
@@ -447,7 +446,7 @@ impl<F: Fabric> Server<F> {
     /// ([`Duration::MAX`] for ever), and returns `None` then or when the server ends. Any number of threads
     /// may pull.
     pub fn receive(&self, at_most: Duration) -> Option<Incoming<F>> {
-        self.shared.pulled.take(&mut Sleeper::default(), end_of(self.fabric.host(), at_most))
+        self.shared.pulled.take(end_of(self.fabric.host(), at_most))
     }
 
     /// Returns a handle that takes the calls of functions declared [`FunctionMode::Pull`], for a thread that
@@ -502,7 +501,7 @@ pub struct Puller<F: Fabric> {
 impl<F: Fabric> Puller<F> {
     /// As [`Server::receive`], until a time on the host's clock.
     pub fn receive(&self, until: Nanos) -> Option<Incoming<F>> {
-        self.shared.pulled.take(&mut Sleeper::default(), until)
+        self.shared.pulled.take(until)
     }
 
     /// As [`Server::clients`].

@@ -3,7 +3,8 @@
 use crate::error::{ReceiveError, RequestError};
 use crate::services::{Arrived, Asked, Body, NotRegistered, Serves};
 use crate::tier::{Running, Tier};
-use dunlin_fabric::{Crowding, Fabric, Host, Nanos, Parker, Unparker, WaitMode, nanos};
+use dunlin_fabric::host::park_adaptive;
+use dunlin_fabric::{Fabric, Host, Nanos, Parker, Unparker, nanos};
 use dunlin_rpc::{ApplicationCode, Status};
 use dunlin_tier::exchange::Waiting;
 use dunlin_tier::{Act, Exchange, ExchangeLimits, Name, Principal, Remains};
@@ -56,20 +57,6 @@ impl<F: Fabric> Local<F> {
             unparker.unpark();
         }
     }
-}
-
-/// Waits until the parker is unparked, or until `until`; returns whether it was unparked.
-fn wait<H: Host>(host: &H, parker: &mut H::Parker, until: Nanos) -> bool {
-    let spin = host.now().saturating_add(SPIN).min(until);
-    while parker.crowding() == Crowding::Alone {
-        if parker.park(WaitMode::Busy, spin) {
-            return true;
-        }
-        if host.now() >= spin {
-            break;
-        }
-    }
-    parker.park(WaitMode::Event, until)
 }
 
 impl<F: Fabric> Serves<F> for Local<F> {
@@ -175,7 +162,7 @@ impl<F: Fabric> Calls<F> {
                 }
                 break outcome;
             }
-            if !wait(host, parker, until) && self.leave(*number) {
+            if !park_adaptive(host, parker, SPIN, until) && self.leave(*number) {
                 break Err(ReceiveError::NoCall);
             }
             self.leave(*number);

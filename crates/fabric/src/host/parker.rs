@@ -40,6 +40,21 @@ pub trait Unparker: Clone + Send + Sync + Debug + 'static {
     fn unpark(&self);
 }
 
+/// Waits until the parker is unparked, or until `until`; returns whether it was unparked. Polls for at most `spin`
+/// nanoseconds, while no other thread wants the core, and then sleeps. Blocks.
+pub fn park_adaptive<H: Host>(host: &H, parker: &mut H::Parker, spin: Nanos, until: Nanos) -> bool {
+    let spin = host.now().saturating_add(spin).min(until);
+    while parker.crowding() == Crowding::Alone {
+        if parker.park(WaitMode::Busy, spin) {
+            return true;
+        }
+        if host.now() >= spin {
+            break;
+        }
+    }
+    parker.park(WaitMode::Event, until)
+}
+
 const EMPTY: u32 = 0;
 const NOTIFIED: u32 = 1;
 const ASLEEP: u32 = 2;

@@ -1,11 +1,12 @@
 //! Calls that wait for threads: those of the pool, or those that pull.
 
 use super::deferred::Incoming;
-use dunlin_fabric::host::{Parker, Unparker};
-use dunlin_fabric::{Fabric, Host, Nanos, WaitMode};
+use dunlin_fabric::host::{Parker, Unparker, park_adaptive};
+use dunlin_fabric::{Fabric, Host, Nanos, nanos};
 use dunlin_wire::Status;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A bounded queue of owned requests. An added request wakes one of the threads that sleep, the one that fell asleep
 /// last: the others keep their cores, and sleep on.
@@ -13,29 +14,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) struct WaitingCalls<F: Fabric> {
     fabric: F,
     queue: Mutex<Queue<Incoming<F>, UnparkerOf<F>>>,
+    /// Parkers that no thread uses: as many as have ever waited at the same time.
+    parkers: Mutex<Vec<ParkerOf<F>>>,
     limit: usize,
+    /// Nanoseconds for which a thread polls before it sleeps.
+    spin: Nanos,
 }
 
 type ParkerOf<F> = <<F as Fabric>::Host as Host>::Parker;
 type UnparkerOf<F> = <ParkerOf<F> as Parker>::Unparker;
 
-/// The means of a thread to sleep, made when it first sleeps.
-#[derive(Debug)]
-pub(crate) struct Sleeper<F: Fabric>(Option<ParkerOf<F>>);
-
-impl<F: Fabric> Default for Sleeper<F> {
-    fn default() -> Self {
-        Sleeper(None)
-    }
-}
-
 impl<F: Fabric> WaitingCalls<F> {
-    pub(crate) fn new(fabric: &F, limit: usize) -> Self {
-        WaitingCalls { fabric: fabric.clone(), queue: Mutex::default(), limit }
+    pub(crate) fn new(fabric: &F, limit: usize, spin: Duration) -> Self {
+        WaitingCalls {
+            fabric: fabric.clone(),
+            queue: Mutex::default(),
+            parkers: Mutex::default(),
+            limit,
+            spin: nanos(spin),
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<Incoming<F>, UnparkerOf<F>>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn parkers(&self) -> MutexGuard<'_, Vec<ParkerOf<F>>> {
+        self.parkers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a request; gives it back if the queue is full or closed. Requests whose deadline has passed make
@@ -60,33 +65,43 @@ impl<F: Fabric> WaitingCalls<F> {
 
     /// Takes the next request whose deadline has not passed, and refuses those before it. Blocks until
     /// `until` at most; returns `None` then or when the server ends.
-    pub(crate) fn take(&self, sleeper: &mut Sleeper<F>, until: Nanos) -> Option<Incoming<F>> {
-        let mut place = None;
+    pub(crate) fn take(&self, until: Nanos) -> Option<Incoming<F>> {
         loop {
-            let next = {
+            let next = self.queue().waiting.pop_front();
+            let next = match next {
+                Some(next) => next,
+                None => self.wait(until)?,
+            };
+            if !next.is_over() {
+                return Some(next);
+            }
+            next.refuse(Status::DeadlineExceeded);
+        }
+    }
+
+    /// Waits for a request.
+    fn wait(&self, until: Nanos) -> Option<Incoming<F>> {
+        let host = self.fabric.host();
+        let spare = self.parkers().pop();
+        let mut parker = spare.unwrap_or_else(|| host.parker());
+        let mut place = None;
+        let next = loop {
+            {
                 let mut queue = self.queue();
-                if let Some(place) = place.take() {
+                if let Some(place) = place {
                     queue.leave(place);
                 }
                 let next = queue.waiting.pop_front();
-                if next.is_none() {
-                    if queue.closed || self.fabric.host().now() >= until {
-                        return None;
-                    }
-                    let parker = sleeper.0.get_or_insert_with(|| self.fabric.host().parker());
-                    place = Some(queue.sleep(parker.unparker()));
+                if next.is_some() || queue.closed || host.now() >= until {
+                    break next;
                 }
-                next
-            };
-            match (next, &mut sleeper.0) {
-                (Some(late), _) if late.is_over() => late.refuse(Status::DeadlineExceeded),
-                (Some(incoming), _) => return Some(incoming),
-                (None, Some(parker)) => {
-                    parker.park(WaitMode::Event, until);
-                }
-                (None, None) => {}
+                place = Some(queue.sleep(parker.unparker()));
             }
-        }
+            park_adaptive(host, &mut parker, self.spin, until);
+        };
+        // An unpark that comes late ends a later wait too early, which looks again.
+        self.parkers().push(parker);
+        next
     }
 
     /// Closes the queue: unblocks all takers and refuses the waiting requests.
