@@ -151,6 +151,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         to: "if !dunlin_fabric::mutant(\"worker_not_woken\") { self.waker.wake(); }",
     },
     Mutant {
+        name: "pool_not_woken",
+        file: "crates/rpc/src/server/waiting.rs",
+        from: "        if let Some(sleeper) = pushed? {",
+        to: "        if let Some(sleeper) = pushed?.filter(|_| !dunlin_fabric::mutant(\"pool_not_woken\")) {",
+    },
+    Mutant {
         name: "ticket_forgotten",
         file: "crates/rpc/src/share/strand.rs",
         from: "        if self.policy.has_calls() { Look::Calls } else { self.waiting.look() }",
