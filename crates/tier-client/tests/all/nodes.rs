@@ -3,7 +3,7 @@
 use dunlin_fabric::{Address, Scheme};
 use dunlin_fabric_shm::{ShmConfig, ShmFabric};
 use dunlin_tier_node::{Peer, ProcessConfig, ProcessServer, Tier, TierConfig};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No test takes so long: it hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
@@ -36,9 +36,24 @@ pub(crate) fn start(
 ) -> (Address, ProcessServer<ShmFabric>, Tier<ShmFabric>) {
     let fabric = fabric();
     let address = attach_address(tag, &config.node);
-    let node = Tier::within(&fabric, config).unwrap();
+    let node = once_free(|| Tier::within(&fabric, config.clone()));
     let mut processes = ProcessConfig::new(address.clone());
     change(&mut processes);
-    let processes = ProcessServer::serve(&fabric, &node, processes).unwrap();
+    let processes = once_free(|| ProcessServer::serve(&fabric, &node, processes.clone()));
     (address, processes, node)
+}
+
+/// Starts a server at an address that another one has just left. A child that a test of this program starts meanwhile
+/// has the address, too, until it runs its own program.
+fn once_free<T, E: std::fmt::Debug>(start: impl Fn() -> Result<T, E>) -> T {
+    let begin = Instant::now();
+    loop {
+        match start() {
+            Ok(started) => return started,
+            Err(error) => {
+                assert!(format!("{error:?}").contains("InUse") && begin.elapsed() < HANG, "{error:?}");
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
