@@ -119,7 +119,7 @@ impl<F: Fabric> WaitingCalls<F> {
     }
 }
 
-/// What the threads share, without the sleep itself.
+/// The state that the threads share, without the sleep itself.
 #[derive(Debug)]
 struct Queue<T, S> {
     waiting: VecDeque<T>,

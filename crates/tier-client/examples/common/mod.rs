@@ -41,7 +41,7 @@ pub(crate) fn attach(
     Ok(wait(|| Tier::attach_with(&fabric, config.clone())))
 }
 
-/// The part of a child that is a node.
+/// The part of a child that is a node. It ends with its parent, which has the other end of its standard input.
 pub(crate) fn node(tag: &str, name: &str) -> Result<(), Box<dyn Error>> {
     let peers = NODES.map(|node| Peer::at(node, address(tag, node)?));
     let peers = peers.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -49,7 +49,7 @@ pub(crate) fn node(tag: &str, name: &str) -> Result<(), Box<dyn Error>> {
     let tier = dunlin_tier_node::Tier::within(&fabric, TierConfig::new(peers, name))?;
     let attach = address(tag, &format!("{name}-attach"))?;
     let _processes = ProcessServer::serve(&fabric, &tier, ProcessConfig::new(attach))?;
-    std::thread::sleep(Duration::from_secs(600));
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
     Ok(())
 }
 
