@@ -53,7 +53,8 @@ pub struct ServerConfig {
     pub other_names: Vec<String>,
     /// The token that clients must present; empty for none, the default.
     pub token: Vec<u8>,
-    /// Time for which an adaptive wait spins before it sleeps. Default: 20 µs.
+    /// Time for which an adaptive wait spins before it sleeps, and a thread that waits for calls of the pool or pulls.
+    /// Default: 20 µs.
     pub spin: Duration,
     /// Time limit for a client's hello message. Default: 5 s.
     pub hello_timeout: Duration,
