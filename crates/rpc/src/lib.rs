@@ -28,8 +28,7 @@ pub mod tune;
 mod wait;
 
 pub use client::{
-    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Attach, BatchCalls, Batching, Call, CallId,
-    ClientConfig, CreditRenewal, MemoryCall, Ready, RemoteRegion, RunningPlan, RunsIn, WaitsAs,
+    BatchCalls, Batching, CallId, ClientConfig, CreditRenewal, RemoteRegion, RunningPlan, RunsIn, WaitsAs,
 };
 pub use connect::backoff::{Backoff, BackoffConfig};
 pub use dunlin_wire::handshake::Token;
@@ -49,5 +48,8 @@ pub use server::{
 pub use service::{
     ConnectionObserver, FunctionMode, NotAdmitted, PoolService, Reply, ReplyTooLarge, Request, Service,
 };
-pub use share::{Client, FillingRequest, LargeRequest, Response, Within};
+pub use share::{
+    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Attach, Call, Client, FillingRequest, LargeRequest,
+    MemoryCall, Ready, Response, Within,
+};
 pub use tune::{batch::BatchRule, response_mode::ResponseMode, shared::FetchChoice, wait::FirstRead};

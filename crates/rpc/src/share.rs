@@ -2,8 +2,10 @@
 //!
 //! [`Client`] is the same type under each policy. A dedicated one is `client/synchronous.rs`: each thread has a connection
 //! of its own. `plan/policies.rs` has the list of the others; a policy is a module with an implementation of
-//! `strand::Policy`, and nothing else names it.
+//! `strand::Policy`, and nothing else names it. The clones of an [`AsyncClient`] share connections by the same list: the
+//! policy says how many strands they have, and all strands of a process lie behind one lead, the hub.
 
+mod asynchronous;
 mod calls;
 mod client;
 pub(crate) mod combined;
@@ -13,9 +15,13 @@ mod memory;
 mod seat;
 mod strand;
 
+pub use self::asynchronous::{
+    AsyncClient, AsyncHub, AsyncResponse, AsyncWithin, Attach, Call, MemoryCall, Ready,
+};
 pub use self::client::{Client, FillingRequest, LargeRequest, Response, Within};
 
 use self::seat::Seat;
+use crate::client::ClientConfig;
 use crate::client::synchronous::Client as Dedicated;
 use crate::error::ConnectError;
 use crate::plan::Sharing;
@@ -32,6 +38,14 @@ macro_rules! policy {
         enum Policy<F: Fabric> {
             Dedicated(Dedicated<F>),
             $($name(Seat<F, $policy>),)*
+        }
+
+        /// Returns the most strands to a server that the threads or tasks of a client share.
+        pub(crate) fn most_strands<F: Fabric>(config: &ClientConfig) -> u16 {
+            match config.sharing() {
+                Sharing::Dedicated => 1,
+                $(Sharing::$name => <$policy as strand::Policy<F>>::most_strands(config),)*
+            }
         }
 
         impl<F: Fabric> Policy<F> {

@@ -91,7 +91,7 @@ pub(crate) struct Core<F: Fabric> {
     /// Lanes that are being closed.
     pub(super) closing: Vec<ClosingLane>,
     /// Regions of the server's memory that are being attached.
-    pub(super) attaching: Attaching,
+    pub(crate) attaching: Attaching,
 }
 
 impl<F: Fabric> Core<F> {
@@ -264,7 +264,7 @@ impl<F: Fabric> Core<F> {
 
     /// Reads the server's records on the control connection of a lane: whether it drains, and the last
     /// message that it took.
-    pub(super) fn read_control(&mut self, index: u16) {
+    pub(crate) fn read_control(&mut self, index: u16) {
         let Some(Some(lane)) = self.lanes.get(index as usize) else { return };
         let (link, connection) = (lane.link.clone(), lane.connection);
         while let Ok(Some(message)) = link.try_receive() {
@@ -302,7 +302,7 @@ impl<F: Fabric> Core<F> {
     }
 
     /// Takes the answers to requests for regions on the connection of a lane.
-    pub(super) fn take_attached(&mut self, connection: u32, each: impl FnMut(u16, Grant)) {
+    pub(crate) fn take_attached(&mut self, connection: u32, each: impl FnMut(u16, Grant)) {
         let Core { lanes, attaching, .. } = self;
         let is_open = |of| lanes.iter().flatten().any(|lane| lane.connection == of && lane.broken.is_none());
         attaching.take(connection, is_open, each);

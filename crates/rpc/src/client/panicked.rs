@@ -8,7 +8,7 @@ impl<F: Fabric> Core<F> {
     /// Ends all lanes as if their connections had broken: a panic may have left one between two states. Their calls are
     /// forgotten, and the caller ends them.
     #[cold]
-    pub(super) fn abandon_lanes(&mut self) {
+    pub(crate) fn abandon_lanes(&mut self) {
         for index in self.lane_indices() {
             if let Some(lane) = self.lane(index) {
                 lane.slots.clear();

@@ -21,8 +21,13 @@ impl Growth {
         Growth { is_opening: false, not_before: 0, patience: ASK_AGAIN.0 }
     }
 
-    /// Returns whether an attempt may begin: none is under way, and the last refusal was long enough ago.
-    pub(crate) const fn is_free(&self, now: Nanos) -> bool {
+    /// Returns whether an attempt may begin: `wanted` queue pairs are more than the `active` ones, no attempt is under way,
+    /// and the last refusal was long enough ago.
+    pub(crate) fn is_due(&self, active: usize, wanted: u16, now: Nanos) -> bool {
+        active < usize::from(wanted) && self.is_free(now)
+    }
+
+    const fn is_free(&self, now: Nanos) -> bool {
         !self.is_opening && now >= self.not_before
     }
 

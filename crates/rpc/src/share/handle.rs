@@ -14,7 +14,7 @@ use crate::combine::places::Places;
 use crate::combine::scheduling::Scheduling;
 use crate::combine::threads::SizeCounts;
 use crate::error::ConnectError;
-use crate::limits::{MAX_SEATS, MAX_STRANDS};
+use crate::limits::MAX_SEATS;
 use dunlin_fabric::{Fabric, Host, Parker, WithSources};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -224,10 +224,10 @@ impl<F: Fabric, P: Policy<F>> Handle<F, P> {
     /// server has refused one lately or one is being connected.
     fn next_strand(&self) -> Option<(u16, (P, P::Core))> {
         let now = self.fabric.host().now();
-        let most = self.config.most_queue_pairs().clamp(1, P::MAX_STRANDS.min(MAX_STRANDS));
+        let most = P::most_strands(&self.config);
         let mut strands = self.strands();
         let active = self.places.active().count();
-        if active >= usize::from(strands.seats.min(most)) || !strands.growth.is_free(now) {
+        if !strands.growth.is_due(active, strands.seats.min(most), now) {
             return None;
         }
         let vacant = |number: &u16| !matches!(strands.open.get(usize::from(*number)), Some(Some(_)));

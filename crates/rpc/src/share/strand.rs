@@ -40,6 +40,11 @@ pub(crate) trait Policy<F: Fabric>: Sized + Send + Sync + Debug + 'static {
     /// The most strands of a handle, at most 64.
     const MAX_STRANDS: u16;
 
+    /// Returns the most strands of a handle with these settings, at least one.
+    fn most_strands(config: &ClientConfig) -> u16 {
+        config.most_queue_pairs().clamp(1, Self::MAX_STRANDS)
+    }
+
     /// Creates the state of a handle with these settings.
     fn table(config: &ClientConfig) -> Self::Table;
     /// Creates the policy's state for a strand; `None` while an earlier strand with this number is in use.

@@ -374,14 +374,14 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "clone_moved_with_calls_open",
-        file: "crates/rpc/src/client/asynchronous/strands.rs",
+        file: "crates/rpc/src/share/asynchronous/strands.rs",
         from: "            if member.sent > 0 || lanes.iter()",
         to: "            let is_open = member.sent > 0 && !dunlin_fabric::mutant(\"clone_moved_with_calls_open\");
             if is_open || lanes.iter()",
     },
     Mutant {
         name: "clone_moved_past_held_calls",
-        file: "crates/rpc/src/client/asynchronous/strands.rs",
+        file: "crates/rpc/src/share/asynchronous/strands.rs",
         from: "lanes.iter().any(|lane| leader.any_held(queue_of_lane(*lane), is_its)) {",
         to: "!dunlin_fabric::mutant(\"clone_moved_past_held_calls\") && lanes.iter().any(|lane| leader.any_held(queue_of_lane(*lane), is_its)) {",
     },

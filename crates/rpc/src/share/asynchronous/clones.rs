@@ -9,6 +9,7 @@ use super::hub::Dropped;
 use super::strands::Strands;
 use crate::combine::growth::Growth;
 use crate::limits::{MAX_SEATS, MAX_STRANDS};
+use crate::share::most_strands;
 use dunlin_fabric::{Fabric, Host, Nanos, WithSources};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -87,10 +88,11 @@ impl<F: Fabric> Handle<F> {
     /// Opens a further strand on a thread of its own, if more clones count than there are strands, and one is due.
     fn grow(self: &Arc<Self>, now: Nanos) {
         let first = self.first();
-        let most = first.config.most_queue_pairs().min(MAX_STRANDS);
+        let most = most_strands::<F>(&first.config);
+        let counted = self.counted.load(Ordering::Relaxed).min(usize::from(most)) as u16;
         let active = self.strands.places.active().count();
         let mut state = self.state();
-        if active >= self.counted.load(Ordering::Relaxed).min(most.into()) || !state.growth.is_free(now) {
+        if !state.growth.is_due(active, counted, now) {
             return;
         }
         let is_vacant = |strand: &u16| {

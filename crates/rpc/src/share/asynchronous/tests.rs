@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::{CallError, Cause};
-use crate::plan::{CompletionMode, Plan, RequestHalf, ResponseHalf};
+use crate::plan::{CompletionMode, Plan, RequestHalf, ResponseHalf, Sharing};
 use crate::server::{Server, ServerBuilder};
 use crate::service::{FunctionMode, Reply, Request};
 use dunlin_fabric::{Host, Nanos, Scheme};

@@ -38,12 +38,12 @@ use self::clones::{Handle, Seat};
 use self::connection::{Connection, Target};
 use self::hub::Inner;
 use self::strands::{NO_CLONE, Strands};
-use super::config::ClientConfig;
-use super::running::{RunningPlan, numbered};
-use super::within::Time;
+use crate::client::config::ClientConfig;
+use crate::client::running::{RunningPlan, numbered};
+use crate::client::within::Time;
 use crate::error::ConnectError;
 use crate::path::half::hybrid::Tuning;
-use crate::plan::Sharing;
+use crate::share::most_strands;
 use dunlin_fabric::{Address, Fabric, Signal, Task, Waker as _};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -101,8 +101,8 @@ impl<F: Fabric> AsyncHub<F> {
 
 /// An asynchronous client. All methods may be called from any thread.
 ///
-/// Clones share the connection. Under [`Sharing::Combined`](crate::Sharing::Combined) each clone is a thread of one
-/// handle: as long as the server grants them, clones that make many calls share several queue pairs to each worker, up to
+/// Clones share connections by the policy of the plan. Under [`Sharing::Combined`](crate::Sharing::Combined) each clone
+/// is a thread of one handle: as long as the server grants them, clones that make many calls share several queue pairs to each worker, up to
 /// [`ClientConfig::max_queue_pairs`] and no more than there are such clones. Further queue pairs are opened in the
 /// background and closed when clones are dropped. The order of a clone's calls to a worker is kept. More than 256 clones
 /// of a client share places. Under any other policy all clones share one connection, which the hub's lock guards.
@@ -133,8 +133,7 @@ impl<F: Fabric> AsyncClient<F> {
         config.check()?;
         let config = config.resolved(&hub.inner().fabric);
         config.check_plans(hub.inner().fabric.capabilities())?;
-        let shares = config.sharing() == Sharing::Combined && config.most_queue_pairs() > 1;
-        let strands = shares.then(|| Arc::new(Strands::new(config.thread_scheduling)));
+        let strands = (most_strands::<F>(&config) > 1).then(|| Arc::new(Strands::new(config.thread_scheduling)));
         let strand = strands.clone().map(|strands| (strands, 0));
         let target = Target::new(hub.fabric(), address, config);
         let connection = Arc::new(Connection::new(hub, target, strand));
