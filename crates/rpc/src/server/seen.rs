@@ -25,6 +25,10 @@ const HEAD_BYTES: usize = 6;
 /// No use is known.
 const NO_USE: u8 = u32::BITS as u8;
 const CELL_BYTES: usize = 3;
+/// The place of a step in the last byte of a cell.
+const STEP_SHIFT: u32 = GENERATION_BITS - 8 * (CELL_BYTES as u32 - 1);
+/// The bytes of a block of cells, which a processor changes without a branch.
+const BLOCK: usize = 16 * CELL_BYTES;
 
 /// The last call of each slot. Times are in units of 1024 ns and wrap.
 #[derive(Debug)]
@@ -118,6 +122,9 @@ impl Seen {
             bits => u32::from(bits).saturating_sub(BEHIND.ilog2()),
         };
         let step = wanted.clamp(SHORTEST, LONGEST);
+        if step == before.step {
+            return self.move_base(before, now);
+        }
         let behind = BEHIND << step;
         self.0[..4].copy_from_slice(&now.wrapping_sub(behind).to_le_bytes());
         self.0[4] = step as u8;
@@ -132,6 +139,30 @@ impl Seen {
             let step = moved[(last.step() & STEPS) as usize];
             [cell_of[0], cell_of[1], cell_of[2], _] = (last.generation() | step).to_le_bytes();
         }
+        1 + BEHIND
+    }
+
+    /// Moves the base by whole steps, so that all steps keep their times. Returns the step of this time.
+    fn move_base(&mut self, Scale { base, step }: Scale, now: u32) -> u32 {
+        /// The bits of steps in a block of cells.
+        const IS_STEP: [u8; BLOCK] = {
+            let (mut mask, mut at) = ([0; BLOCK], CELL_BYTES - 1);
+            while at < BLOCK {
+                mask[at] = (STEPS as u8) << STEP_SHIFT;
+                at += CELL_BYTES;
+            }
+            mask
+        };
+        let by = (now.wrapping_sub(base) >> step).saturating_sub(BEHIND);
+        self.0[..4].copy_from_slice(&base.wrapping_add(by << step).to_le_bytes());
+        let by = (by.min(STEPS) as u8) << STEP_SHIFT;
+        // A step that begins before the base becomes 0. Other bytes have no bits of steps, and stay.
+        let move_one = |byte: &mut u8, mask: u8| *byte = *byte & !mask | (*byte & mask).saturating_sub(by);
+        let (blocks, rest) = self.0[HEAD_BYTES..].as_chunks_mut::<BLOCK>();
+        for block in blocks {
+            block.iter_mut().zip(IS_STEP).for_each(|(byte, mask)| move_one(byte, mask));
+        }
+        rest.iter_mut().zip(IS_STEP).for_each(|(byte, mask)| move_one(byte, mask));
         1 + BEHIND
     }
 }
