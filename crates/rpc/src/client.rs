@@ -15,6 +15,7 @@ pub(crate) mod filling;
 pub(crate) mod lane;
 pub(crate) mod lanes;
 pub(crate) mod memory;
+mod open_batch;
 mod own;
 mod panicked;
 pub(crate) mod patience;

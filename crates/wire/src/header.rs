@@ -59,19 +59,17 @@ dunlin_numbered::numbered!(Kind: u8 {
 });
 
 impl Kind {
-    /// Returns the kind in the first word of a header that needs no further check: of a request, or of a response
-    /// without an error, with known flags and a payload that is no descriptor. One comparison for most messages.
+    /// Returns whether the first word of a header needs no further check: of a request, or of a response without an error,
+    /// with known flags and a payload that is no descriptor. One comparison.
     #[inline(always)]
-    const fn of_plain(word0: u64) -> Option<Kind> {
+    pub(crate) const fn is_plain(self, word0: u64) -> bool {
         const FLAGS: u64 = !(Flags::KNOWN & !Flags::RENDEZVOUS.0) as u64;
         const REQUEST: u64 = 0xff | FLAGS << 8;
         const RESPONSE: u64 = REQUEST | 0xffff << 16;
-        if word0 & REQUEST == Kind::Request as u64 {
-            Some(Kind::Request)
-        } else if word0 & RESPONSE == Kind::Response as u64 {
-            Some(Kind::Response)
-        } else {
-            None
+        match self {
+            Kind::Request => word0 & REQUEST == Kind::Request as u64,
+            Kind::Response => word0 & RESPONSE == Kind::Response as u64,
+            _ => false,
         }
     }
 
@@ -269,22 +267,8 @@ impl Header {
     ///
     /// # Errors
     /// The [`Reject`] of the first violation.
-    #[inline(always)]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Reject> {
-        let words = [
-            bytes::u64_at::<0, HEADER_BYTES>(bytes),
-            bytes::u64_at::<8, HEADER_BYTES>(bytes),
-            bytes::u64_at::<16, HEADER_BYTES>(bytes),
-        ];
-        match Kind::of_plain(words[0]) {
-            Some(kind) => Ok(Header::of_words(kind, Flags((words[0] >> 8) as u8), words)),
-            None => Header::decode_any(words),
-        }
-    }
-
-    /// As [`decode`](Header::decode), for the header of any message.
-    #[inline(never)]
-    fn decode_any(words: [u64; 3]) -> Result<Header, Reject> {
+        let words = Header::words_of(bytes);
         let [word0, ..] = words;
         let Some(kind) = Kind::from_wire(word0 as u8) else { return Err(Reject::UnknownKind(word0 as u8)) };
         let Some(flags) = Flags::from_bits((word0 >> 8) as u8) else {
@@ -293,6 +277,23 @@ impl Header {
         let header = Header::of_words(kind, flags, words);
         header.check()?;
         Ok(header)
+    }
+
+    /// As [`decode`](Header::decode), for a header whose first word was checked by [`Kind::is_plain`].
+    #[inline(always)]
+    pub(crate) fn of_plain(bytes: &[u8; HEADER_BYTES]) -> Header {
+        let words = Header::words_of(bytes);
+        let kind = if words[0] as u8 == Kind::Request as u8 { Kind::Request } else { Kind::Response };
+        Header::of_words(kind, Flags((words[0] >> 8) as u8 & Flags::KNOWN), words)
+    }
+
+    #[inline(always)]
+    fn words_of(bytes: &[u8; HEADER_BYTES]) -> [u64; 3] {
+        [
+            bytes::u64_at::<0, HEADER_BYTES>(bytes),
+            bytes::u64_at::<8, HEADER_BYTES>(bytes),
+            bytes::u64_at::<16, HEADER_BYTES>(bytes),
+        ]
     }
 
     /// Returns the header of these little-endian words, with the kind and the flags of the first one.

@@ -61,7 +61,7 @@ pub use batch::{BatchBuilder, BatchState, EntryMeta, MAX_ENTRY_TIME};
 pub use bytes::copy as copy_bytes;
 pub use error::{BuildError, Reject};
 pub use header::{Flags, Header, Kind, TIME_OVER};
-pub use message::{Entries, Entry, FirstLine, Message, parse_line};
+pub use message::{Entries, Entry, FirstLine, Message, ShortMessage, parse_line, parse_short};
 pub use rendezvous::Descriptor;
 pub use single::{Line, SingleLayout, Tail, encode_line, message_bytes, message_lines, set_line_tag};
 pub use status::{ApplicationCode, Status};

@@ -54,18 +54,15 @@ pub struct FirstLine {
 ///
 /// # Errors
 /// The [`Reject`] of the first violation.
-#[inline(always)]
+#[inline]
 pub fn parse_line(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
     parse_line_with::<Every>(line, limit)
 }
 
-#[inline(always)]
+#[inline]
 pub(crate) fn parse_line_with<C: Checks>(line: &[u8; LINE], limit: usize) -> Result<FirstLine, Reject> {
     let header = Header::decode(&bytes::get::<0, HEADER_BYTES, LINE>(line))?;
     let limit_applied = if C::LIMIT { limit } else { usize::MAX };
-    if header.kind.is_single() && header.length as usize <= INLINE_PAYLOAD && LINE <= limit_applied {
-        return Ok(FirstLine { header, total: LINE });
-    }
     let total = if header.kind.is_batch() {
         usize::try_from(long_message_bytes(header.length)).ok().filter(|total| *total <= limit_applied)
     } else {
@@ -74,6 +71,52 @@ pub(crate) fn parse_line_with<C: Checks>(line: &[u8; LINE], limit: usize) -> Res
     match total {
         Some(total) => Ok(FirstLine { header, total }),
         None => Err(Reject::TooLong { total: long_message_bytes(header.length), limit }),
+    }
+}
+
+/// A call, or a response without an error, that is one line in private memory and was checked: the frequent case. The
+/// payload is no descriptor. Fields are read where they are used, so that they take no registers before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortMessage<'a>(&'a [u8; LINE]);
+
+/// Checks a line in private memory that may be a [`ShortMessage`] of this kind. Returns `None` for every other message, and
+/// for most of those that are invalid: use [`parse_line`]. The caller checks the tag.
+///
+/// # Errors
+/// [`Reject::Padding`] if the bytes after the payload are not zero.
+#[inline(always)]
+pub fn parse_short(line: &[u8; LINE], kind: Kind) -> Result<Option<ShortMessage<'_>>, Reject> {
+    let word0 = bytes::u64_at::<0, LINE>(line);
+    let length = (word0 >> 32) as usize;
+    if !kind.is_plain(word0) || length > INLINE_PAYLOAD {
+        return Ok(None);
+    }
+    let inline = line.get(HEADER_BYTES..TAG_OFFSET).unwrap_or_default();
+    if !bytes::padding_is_zero(inline, length) {
+        return Err(Reject::Padding);
+    }
+    Ok(Some(ShortMessage(line)))
+}
+
+impl<'a> ShortMessage<'a> {
+    /// Returns the header.
+    #[inline(always)]
+    pub fn header(self) -> Header {
+        Header::of_plain(&bytes::get::<0, HEADER_BYTES, LINE>(self.0))
+    }
+
+    /// Returns the payload.
+    #[inline(always)]
+    pub fn payload(self) -> &'a [u8] {
+        let length = bytes::u64_at::<0, LINE>(self.0) >> 32;
+        let inline = self.0.get(HEADER_BYTES..TAG_OFFSET).unwrap_or_default();
+        inline.get(..length as usize).unwrap_or_default()
+    }
+
+    /// Returns the call or the response.
+    #[inline(always)]
+    pub fn entry(self) -> Entry<'a> {
+        self.header().entry(self.payload())
     }
 }
 
@@ -95,20 +138,6 @@ impl FirstLine {
     #[inline]
     pub fn trailing_tag_offset(&self) -> Option<usize> {
         (self.total > LINE).then_some(self.total - TAG_BYTES)
-    }
-
-    /// Returns the call or response of a one-line message, the common case. Returns `None` for other kinds
-    /// and for longer messages: use [`FirstLine::complete`]. `line` must be the private copy that this
-    /// value was parsed from.
-    ///
-    /// # Errors
-    /// [`Reject::Padding`] if the bytes after the payload are not zero.
-    #[inline]
-    pub fn inline_entry<'a>(&self, line: &'a [u8; LINE]) -> Result<Option<Entry<'a>>, Reject> {
-        if self.total != LINE || !self.header.kind.is_single() {
-            return Ok(None);
-        }
-        inline_body::<Every>(line, &self.header).map(|payload| Some(self.header.entry(payload)))
     }
 
     /// Checks the rest of the message. `bytes` is the private copy of the whole message and must begin with
@@ -439,8 +468,9 @@ mod tests {
             let first = parse_line(bytes.first_chunk().unwrap(), 4096).unwrap();
             assert_eq!(first.total(), bytes.len());
             assert_eq!(first.trailing_tag_offset(), (length > 32).then_some(bytes.len() - 8));
-            let inline = first.inline_entry(bytes.first_chunk().unwrap()).unwrap();
-            assert_eq!(inline.map(|entry| entry.payload), (length <= 32).then_some(&payload[..]));
+            let short = parse_short(bytes.first_chunk().unwrap(), Kind::Request).unwrap();
+            assert_eq!(short.map(|short| short.payload()), (length <= 32).then_some(&payload[..]));
+            assert_eq!(parse_short(bytes.first_chunk().unwrap(), Kind::Response), Ok(None));
             let message = first.complete(&bytes).unwrap();
             assert_eq!(Message::parse(&bytes, bytes.len()), Ok(message));
             let entries: Vec<_> = message.entries().collect();
@@ -528,7 +558,8 @@ mod tests {
                 assert_eq!(Message::parse(&bad, 4096), Err(Reject::Padding), "byte {place}");
                 if bad.len() == LINE {
                     let line = bad.first_chunk().unwrap();
-                    assert_eq!(parse_line(line, 64).unwrap().inline_entry(line), Err(Reject::Padding));
+                    let kind = Kind::from_wire(line[0]).unwrap();
+                    assert_eq!(parse_short(line, kind), Err(Reject::Padding));
                 }
             }
         }

@@ -5,9 +5,9 @@ use super::slots::{Answered, Sink};
 use crate::error::{CallError, Cause};
 use crate::grouped::Mark;
 use crate::path::large::{Begun, Inward, Received, Receiver};
-use crate::path::{Cx, MAX_MESSAGE, Scratch, Violation};
+use crate::path::{Cx, MAX_MESSAGE, Violation};
 use dunlin_fabric::{Buffer, Fabric, Host, Work};
-use dunlin_wire::{Descriptor, Entry, FirstLine, Flags, Header, Kind, LINE, Message, Status};
+use dunlin_wire::{Descriptor, Entry, Flags, Header, Kind, LINE, Message, ShortMessage, Status};
 
 /// The most calls named in one release message: as many as fit its first line.
 const RELEASES_AT_ONCE: usize = 8;
@@ -16,40 +16,47 @@ const RELEASES_AT_ONCE: usize = 8;
 const LOST: CallError = CallError::Executed(Cause::OutOfMemory);
 
 impl<F: Fabric> ClientLane<F> {
-    /// Processes a message of one line, the most frequent case.
+    /// Processes a response of one line, the most frequent message.
     #[inline(always)]
-    pub(super) fn on_line(
+    pub(super) fn on_short(
         &mut self,
         cx: &mut Cx<'_, F>,
-        first: &FirstLine,
-        scratch: &Scratch,
+        response: ShortMessage<'_>,
         sink: &mut impl Sink,
     ) -> Result<(), Violation> {
-        let Some(line) = scratch.first_chunk::<LINE>() else { return Ok(()) };
-        let header = first.header();
-        match first.inline_entry(line)? {
-            Some(entry) if header.kind == Kind::Response => {
-                cx.fabric.host().charge(Work::ParseMessage, 1);
-                self.tx.end.on_head(header.head)?;
-                if header.epoch != 0 {
-                    // A copy, here and below: a header whose address nobody takes stays in registers.
-                    let header = *header;
-                    self.on_mark(cx, &header)?;
-                }
-                self.draining |= header.flags.contains(Flags::DRAINING);
-                if self.is_combined {
-                    let header = *header;
-                    self.on_credits(&header);
-                }
-                if let Some(hybrid) = &self.hybrid {
-                    hybrid.asked_for(header.call, header.credits);
-                }
-                if header.time != 0 {
-                    self.on_time(header.call, header.time, LINE);
-                }
-                self.on_answer(cx, &entry, sink)
+        let header = &response.header();
+        cx.fabric.host().charge(Work::ParseMessage, 1);
+        self.tx.end.on_head(header.head)?;
+        if header.epoch != 0 {
+            // A copy, here and below: a header whose address nobody takes stays in registers.
+            let header = *header;
+            self.on_mark(cx, &header)?;
+        }
+        self.draining |= header.flags.contains(Flags::DRAINING);
+        if !self.is_plain {
+            let header = *header;
+            self.on_full_header(&header);
+        }
+        self.on_answer(cx, &response.entry(), sink)
+    }
+
+    /// Takes the header of a response of one line on a lane that is not plain.
+    #[inline(never)]
+    fn on_full_header(&mut self, header: &Header) {
+        if self.is_combined {
+            self.on_credits(header);
+        }
+        self.on_mode(header, header.call, LINE);
+    }
+
+    /// Takes the mode that the server asks for where results are fetched or written back, and the time in which it has
+    /// processed a message of `bytes` bytes, whose first call is `call`.
+    fn on_mode(&mut self, header: &Header, call: u32, bytes: usize) {
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.asked_for(call, header.credits);
+            if header.time != 0 {
+                hybrid.timed(call, header.time, bytes);
             }
-            _ => self.on_message(cx, line, sink),
         }
     }
 
@@ -76,12 +83,7 @@ impl<F: Fabric> ClientLane<F> {
         match header.kind {
             Kind::Response | Kind::ResponseBatch => {
                 if let Some(first) = message.entries().next() {
-                    if let Some(hybrid) = &self.hybrid {
-                        hybrid.asked_for(first.call, header.credits);
-                    }
-                    if header.time != 0 {
-                        self.on_time(first.call, header.time, bytes.len());
-                    }
+                    self.on_mode(header, first.call, bytes.len());
                 }
                 for entry in message.entries() {
                     self.on_answer(cx, &entry, sink)?;
@@ -140,7 +142,7 @@ impl<F: Fabric> ClientLane<F> {
         sink: &mut impl Sink,
     ) -> Result<(), Violation> {
         cx.fabric.host().charge(Work::ParseEntry, 1);
-        if self.is_combined && !self.slots.is_of_thread(entry.call, entry.thread) {
+        if !self.is_plain && !self.slots.is_of_thread(entry.call, entry.thread) && self.is_combined {
             return Err(Violation::Thread(entry.thread));
         }
         let answered = if entry.function_or_status == 0 && entry.flags == Flags::NONE {
@@ -154,15 +156,23 @@ impl<F: Fabric> ClientLane<F> {
         };
         match answered {
             Some(_) => {
-                if let Some(hybrid) = &mut self.hybrid {
-                    hybrid.answered(entry.call);
-                }
-                if let Some(batching) = &mut self.batching {
-                    batching.answered(entry.call, || cx.fabric.host().now());
+                if !self.is_plain {
+                    self.was_answered(cx, entry.call);
                 }
                 Ok(())
             }
             None => self.on_unexpected(entry.call, entry.function_or_status),
+        }
+    }
+
+    /// Tells the tuners of a lane that is not plain of an answer.
+    #[inline(never)]
+    fn was_answered(&mut self, cx: &mut Cx<'_, F>, call: u32) {
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.answered(call);
+        }
+        if let Some(batching) = &mut self.batching {
+            batching.answered(call, || cx.fabric.host().now());
         }
     }
 
@@ -197,14 +207,6 @@ impl<F: Fabric> ClientLane<F> {
         self.retransmit.is_some()
     }
 
-    /// Records the processing time that the server reported, in nanoseconds.
-    #[inline(never)]
-    fn on_time(&mut self, call: u32, process: u32, bytes: usize) {
-        if let Some(hybrid) = &mut self.hybrid {
-            hybrid.timed(call, process, bytes);
-        }
-    }
-
     /// Starts the transfer of a large result, or releases it if the call was given up.
     #[inline(never)]
     fn on_descriptor(&mut self, cx: &mut Cx<'_, F>, entry: &Entry<'_>) -> Result<(), Violation> {
@@ -215,12 +217,7 @@ impl<F: Fabric> ClientLane<F> {
         if !self.slots.expects(call) || self.inbound.get().expects(call) {
             return Err(Violation::Call(call));
         }
-        if let Some(hybrid) = &mut self.hybrid {
-            hybrid.answered(call);
-        }
-        if let Some(batching) = &mut self.batching {
-            batching.answered(call, || cx.fabric.host().now());
-        }
+        self.was_answered(cx, call);
         let descriptor = Descriptor::decode(entry.payload, self.max_response)?;
         let status = entry.status().unwrap_or(Status::Ok);
         if status != Status::Ok {

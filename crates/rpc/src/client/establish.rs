@@ -396,7 +396,9 @@ impl<F: Fabric> PreparedLane<F> {
             post(queue_pair, receives_beside, bytes)?;
         }
         core.domain.watch(&self.region);
+        let is_shared = plan.sharing == Sharing::Combined || plan.lease != Lease::Forever;
         Ok(ClientLane {
+            is_plain: !is_shared && !plan.is_lossy() && hybrid.is_none() && config.batching.is_none(),
             index,
             connection: 0,
             queue_pair,

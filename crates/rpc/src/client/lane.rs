@@ -1,12 +1,11 @@
 //! The client's end of a lane: sends calls and processes answers. Independent of waiting and threads.
 
 use super::batching::Batches;
-use super::slots::{Sink, Slots, micros};
-use super::within::Time;
+use super::slots::{Sink, Slots};
 use crate::error::{CallError, Cause};
 use crate::path::beside::Beside;
 use crate::path::call_id::CallEnds;
-use crate::path::credits::{Ask, Credits};
+use crate::path::credits::Credits;
 use crate::path::half::Arrived;
 use crate::path::half::hybrid::{Hybrid, PUBLISHED_HEAD};
 use crate::path::large::{Inbound, Pool, TransferQueue};
@@ -18,9 +17,9 @@ use crate::path::{Cx, Incoming, Next, Rx, Scratch, Tx, TxError, Violation, turn_
 use crate::plan::LargePayload;
 use crate::tune::shared::FetchTuner;
 use dunlin_fabric::{
-    Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, QueuePairId, Region, RegionKey, Work,
+    Buffer, Completion, CompletionStatus, Fabric, Host, Nanos, QueuePairId, Region, RegionKey,
 };
-use dunlin_wire::{BatchState, EntryMeta, Flags, Header, Kind, LINE, MAX_ENTRY_TIME};
+use dunlin_wire::{BatchState, Flags, Header, Kind, LINE};
 use std::sync::Arc;
 
 /// The client's end of a lane. The fields up to `queue_pair` are those that every call touches, and lie in
@@ -46,6 +45,9 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) heard: bool,
     /// The lane accepts no new calls: the server drains, or the lane is `closing`.
     pub(crate) draining: bool,
+    /// The lane has none of a fetching end, batches of its own, credits, requests that are sent again, and leases that end.
+    /// One comparison for most calls.
+    pub(crate) is_plain: bool,
     /// How large payloads travel.
     pub(crate) large: LargePayload,
     /// Threads share the lane by combining: answers name them, and the lane may have `credits`.
@@ -297,195 +299,6 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Adds a call to the open batch, which is sent by [`flush`](ClientLane::flush) or when it is full.
-    ///
-    /// A call with a time of its own reads the clock, because its time runs while the batch is open.
-    #[inline(never)]
-    pub(crate) fn push(
-        &mut self,
-        cx: &mut Cx<'_, F>,
-        ends: impl Into<CallEnds>,
-        payload: &[u8],
-        time: Time,
-    ) -> Result<u32, SubmitError> {
-        self.push_here(cx, ends.into(), payload, time)
-    }
-
-    /// As [`push`](ClientLane::push); inlined.
-    #[inline(always)]
-    pub(crate) fn push_here(
-        &mut self,
-        cx: &mut Cx<'_, F>,
-        CallEnds { function, thread }: CallEnds,
-        payload: &[u8],
-        time: Time,
-    ) -> Result<u32, SubmitError> {
-        let timeout = time.nanos;
-        // Calls have the time of the one before as a rule.
-        let time_left = if timeout == self.batch_nanos { self.batch_time } else { micros(timeout) };
-        let alone = self.batching.as_ref().is_some_and(|batching| batching.is_too_large(payload.len()));
-        // An entry of a batch has no place for long times.
-        let alone = alone || time.is_own && !(1..=MAX_ENTRY_TIME).contains(&time_left);
-        if payload.len() > self.rendezvous_above || alone {
-            return self.submit(cx, CallEnds { function, thread }, payload, timeout);
-        }
-        self.check_call(payload.len())?;
-        let Some(call) = self.slots.next_call() else {
-            if self.batching.is_some() {
-                self.flush(cx)?;
-            }
-            return Err(Self::refuse(Cause::WindowFull));
-        };
-        if self.is_combined && !self.has_credit() {
-            self.flush(cx)?;
-            if !self.has_credit() {
-                return Err(SubmitError::Full);
-            }
-        }
-        if let Some(hybrid) = &self.hybrid
-            && !hybrid.fits_batch(function, self.batch.count() as usize)
-        {
-            self.flush(cx)?;
-        }
-        let mut meta = EntryMeta { function_or_status: function, thread, call, flags: Flags::NONE, time: 0 };
-        if !self.batch.is_empty() && time_left != self.batch_time {
-            match time_left {
-                1..=MAX_ENTRY_TIME => meta.time = time_left,
-                _ => self.flush(cx)?,
-            }
-        }
-        self.open_batch(cx.fabric);
-        cx.fabric.host().charge(Work::BuildEntry, 1);
-        if self.batch.push(&mut self.staging, &meta, payload).is_err() {
-            self.flush(cx)?;
-            self.open_batch(cx.fabric);
-            meta.time = 0;
-            // A copy: an entry whose address nobody takes stays in registers.
-            self.push_first(EntryMeta { ..meta }, payload)?;
-        }
-        if self.batch.count() == 1 {
-            self.batch_sequence = self.tx.end.next_sequence();
-            (self.batch_time, self.batch_nanos) = (time_left, timeout);
-        }
-        if let Some(again) = &mut self.retransmit {
-            again.keep(call, CallEnds { function, thread }, Flags::NONE, payload);
-        }
-        if let Some(hybrid) = &mut self.hybrid {
-            hybrid.batched(call, function, self.batch.count() == 1);
-        }
-        self.slots.take(call, timeout, self.batch_sequence);
-        if self.is_combined {
-            self.slots.set_thread(call, thread);
-        }
-        if time.is_own {
-            self.slots.start(call, cx.fabric.host().now());
-        }
-        if let Some(batching) = &mut self.batching {
-            batching.pushed(call);
-            if batching.is_full(self.batch.count(), self.batch.total()) {
-                // The call exists from here on. An error of the lane reaches the caller as its outcome.
-                let _ = self.flush_if_room(cx);
-            }
-        }
-        Ok(call)
-    }
-
-    /// Adds the first entry of a batch.
-    #[inline(never)]
-    fn push_first(&mut self, meta: EntryMeta, payload: &[u8]) -> Result<(), SubmitError> {
-        self.batch.push(&mut self.staging, &meta, payload).map_err(|_| SubmitError::Full)
-    }
-
-    /// Starts the batch's clock if the next call is its first.
-    #[inline]
-    fn open_batch(&mut self, fabric: &F) {
-        if self.batch.count() == 0
-            && let Some(batching) = &mut self.batching
-        {
-            batching.opened(fabric.host().now());
-        }
-    }
-
-    /// Sends the open batch. Without room it stays open for a later attempt.
-    fn flush_if_room(&mut self, cx: &mut Cx<'_, F>) -> Result<(), SubmitError> {
-        match self.flush(cx) {
-            Err(SubmitError::Full) => Ok(()),
-            flushed => flushed,
-        }
-    }
-
-    /// Sends the open batch of a lane that batches by itself, if it is full or no other call is in flight.
-    #[inline(never)]
-    pub(crate) fn flush_alone(&mut self, cx: &mut Cx<'_, F>) -> Result<(), Violation> {
-        let open = self.batch.count();
-        let full = self.batching.as_ref().is_some_and(|b| b.is_full(open, self.batch.total()));
-        if open > 0 && (full || self.slots.in_flight() == open as usize) {
-            self.flush_if_room(cx).map_err(|_| Violation::Broken)?;
-        }
-        Ok(())
-    }
-
-    /// Sends the open batch and what waits for it.
-    #[inline]
-    pub(crate) fn flush(&mut self, cx: &mut Cx<'_, F>) -> Result<(), SubmitError> {
-        if self.batch.is_empty() {
-            return Ok(self.tx.end.post_listed(cx.domain)?);
-        }
-        let tags = self.tx.begin(cx, self.batch.total() as usize)?;
-        let (flags, head) = match &self.hybrid {
-            None => (Flags::NONE, self.rx.head()),
-            Some(hybrid) => hybrid.ask_batch(self.rx.head()),
-        };
-        if self.slots.has_started_unsent() {
-            self.change_times(cx.fabric.host().now());
-        }
-        let mut header = Header { flags, head, time: self.batch_time, ..Header::new(Kind::RequestBatch) };
-        let mut ask = Ask::No;
-        if self.is_combined {
-            // The calls were counted when they were pushed, and a message that was begun is paid for.
-            ask = self.spend(self.batch.count()).ok_or(SubmitError::Broken)?;
-            header.credits = self.in_header(ask);
-        }
-        let Ok(total) = self.batch.finish_compact(&mut self.staging, &header, tags) else {
-            return Err(SubmitError::Broken);
-        };
-        if let Err(error) = self.tx.post(cx, &[&self.staging[..total]], total) {
-            if self.is_combined {
-                self.unspend(self.batch.count(), ask);
-            }
-            return Err(error.into());
-        }
-        let sequence = self.tx.end.next_sequence() - 1;
-        if sequence != self.batch_sequence {
-            self.slots.renumber(self.batch_sequence, sequence);
-        }
-        self.slots.sent(sequence);
-        if let Some(hybrid) = &mut self.hybrid {
-            hybrid.sent_batch(self.batch.count() as usize, || cx.fabric.host().now());
-        }
-        if let Some(batching) = &mut self.batching {
-            batching.sent(self.batch.count());
-        }
-        self.batch = BatchState::new();
-        if self.is_combined {
-            self.paid_for(cx, ask);
-        }
-        Ok(())
-    }
-
-    /// Gives the calls of the open batch whose time runs the time that is left. Those without any end here: the
-    /// server will refuse them.
-    #[cold]
-    fn change_times(&mut self, now: Nanos) {
-        self.slots.expire(now);
-        let (slots, of_batch) = (&mut self.slots, self.batch_time);
-        self.batch.change_times(&mut self.staging, |call, time| match slots.entry_time(call, now) {
-            Some(left) if left == of_batch => 0,
-            Some(left) => left,
-            None => time,
-        });
-    }
-
     /// Processes the messages that have arrived, up to `budget` messages of one line. Returns their number,
     /// plus one if transfers of large payloads advanced.
     #[inline]
@@ -499,12 +312,18 @@ impl<F: Fabric> ClientLane<F> {
         let mut messages = 0;
         let mut left = budget;
         while left > 0 {
-            match self.rx.next_line(cx.fabric, scratch)? {
+            match self.rx.next_line(cx.fabric, scratch, Kind::Response)? {
                 Next::Nothing => break,
-                Next::Line(first) => {
+                Next::Short(response) => {
                     messages += 1;
-                    left = left.saturating_sub(turn_cost(first.header().kind as u8, LINE));
-                    self.on_line(cx, &first, scratch, sink)?;
+                    left = left.saturating_sub(turn_cost(Kind::Response as u8, LINE));
+                    self.on_short(cx, response, sink)?;
+                    continue;
+                }
+                Next::Line(line) => {
+                    messages += 1;
+                    left = left.saturating_sub(turn_cost(line[0], LINE));
+                    self.on_message(cx, line, sink)?;
                     continue;
                 }
                 Next::Other => {}
@@ -513,17 +332,8 @@ impl<F: Fabric> ClientLane<F> {
             messages += 1;
             left = left.saturating_sub(cost);
         }
-        if self.tx.is_behind() {
-            self.write_what_waits(cx)?;
-        }
-        if self.batching.is_some() {
-            self.flush_alone(cx)?;
-        }
-        if self.is_combined && self.owes_request() {
-            self.ask_apart(cx)?;
-        }
-        if self.hybrid.as_ref().is_some_and(|hybrid| hybrid.rx.is_waiting() || hybrid.rx.head_overdue()) {
-            messages += self.progress_fetched(cx, scratch, sink)?;
+        if !self.is_plain {
+            messages += self.progress_beyond(cx, scratch, sink)?;
         }
         if !self.releases.is_empty() {
             self.send_releases(cx);
@@ -533,18 +343,47 @@ impl<F: Fabric> ClientLane<F> {
             self.report_head(cx);
         }
         self.heard |= messages > 0;
-        if messages > 0
-            && let Some(again) = &mut self.retransmit
-        {
-            again.heard();
-        }
-        // The caller gets its answers when this function returns, so their latency ends here.
-        if messages > 0
-            && let Some(batching) = &mut self.batching
-        {
-            batching.look(|| cx.fabric.host().now());
+        if !self.is_plain && messages > 0 {
+            self.has_heard(cx);
         }
         Ok(messages + usize::from(went_on))
+    }
+
+    /// Makes the progress of a lane that is not plain. Returns the number of fetched messages.
+    #[inline(never)]
+    fn progress_beyond(
+        &mut self,
+        cx: &mut Cx<'_, F>,
+        scratch: &mut Scratch,
+        sink: &mut impl Sink,
+    ) -> Result<usize, Violation> {
+        if self.tx.is_behind() {
+            self.write_what_waits(cx)?;
+        }
+        if self.batching.is_some() {
+            self.flush_alone(cx)?;
+        }
+        if self.is_combined && self.owes_request() {
+            self.ask_apart(cx)?;
+        }
+        match &self.hybrid {
+            Some(hybrid) if hybrid.rx.is_waiting() || hybrid.rx.head_overdue() => {
+                self.progress_fetched(cx, scratch, sink)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Takes note of messages on a lane that is not plain.
+    #[inline(never)]
+    fn has_heard(&mut self, cx: &mut Cx<'_, F>) {
+        if let Some(again) = &mut self.retransmit {
+            again.heard();
+        }
+        // The caller gets its answers when the progress returns, so their latency ends here.
+        if let Some(batching) = &mut self.batching {
+            batching.look(|| cx.fabric.host().now());
+        }
     }
 
     /// Ends calls whose deadline has passed. Returns the earliest deadline of the others.

@@ -21,6 +21,27 @@ impl<F: Fabric> ClientLane<F> {
         flags: Flags,
         timeout: Nanos,
     ) -> Result<u32, SubmitError> {
+        if !self.is_plain {
+            return self.send_full_call(cx, ends, payload, flags, timeout);
+        }
+        let header = self.header_of(cx.fabric, ends, flags, timeout)?;
+        self.tx.single(cx, &header, payload)?;
+        let sequence = self.tx.end.next_sequence() - 1;
+        self.slots.take(header.call, timeout, sequence);
+        self.slots.sent(sequence);
+        Ok(header.call)
+    }
+
+    /// As [`send_call`](ClientLane::send_call), on any lane.
+    #[inline(never)]
+    fn send_full_call(
+        &mut self,
+        cx: &mut Cx<'_, F>,
+        ends: CallEnds,
+        payload: &[u8],
+        flags: Flags,
+        timeout: Nanos,
+    ) -> Result<u32, SubmitError> {
         let (header, ask) = self.begin_call(cx.fabric, ends, flags, timeout)?;
         let posted = self.tx.single(cx, &header, payload);
         if posted.is_ok()
@@ -31,25 +52,35 @@ impl<F: Fabric> ClientLane<F> {
         self.end_call(cx, (header, ask), timeout, posted)
     }
 
+    /// Returns the header of the message of the next call.
+    #[inline(always)]
+    fn header_of(
+        &self,
+        fabric: &F,
+        CallEnds { function, thread }: CallEnds,
+        flags: Flags,
+        timeout: Nanos,
+    ) -> Result<Header, SubmitError> {
+        let Some(call) = self.slots.next_call() else { return Err(Self::refuse(Cause::WindowFull)) };
+        fabric.host().charge(Work::BuildMessage, 1);
+        let (head, time) = (self.rx.head(), micros(timeout));
+        Ok(Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) })
+    }
+
     /// Returns the header of the message of a call, which is then posted and [ended](ClientLane::end_call).
     #[inline(always)]
     pub(super) fn begin_call(
         &mut self,
         fabric: &F,
-        CallEnds { function, thread }: CallEnds,
+        ends: CallEnds,
         flags: Flags,
         timeout: Nanos,
     ) -> Result<(Header, Ask), SubmitError> {
-        let Some(call) = self.slots.next_call() else { return Err(Self::refuse(Cause::WindowFull)) };
-        fabric.host().charge(Work::BuildMessage, 1);
-        let (mut flags, mut head) = (flags, self.rx.head());
+        let mut header = self.header_of(fabric, ends, flags, timeout)?;
         if let Some(hybrid) = &self.hybrid {
-            let (mode, of) = hybrid.ask(function, head);
-            (flags, head) = (flags | mode, of);
+            let (mode, of) = hybrid.ask(ends.function, header.head);
+            (header.flags, header.head) = (flags | mode, of);
         }
-        let time = micros(timeout);
-        let mut header =
-            Header { code: function, flags, call, thread, head, time, ..Header::new(Kind::Request) };
         let mut ask = Ask::No;
         if self.is_combined {
             ask = self.spend(1).ok_or(SubmitError::Full)?;

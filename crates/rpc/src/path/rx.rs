@@ -6,7 +6,7 @@ use super::{MAX_MESSAGE, Violation};
 use crate::grouped::Lease;
 use crate::mailbox::RingReader;
 use dunlin_fabric::{Buffer, Fabric, Host, Work};
-use dunlin_wire::{FirstLine, Kind, LINE, TAG_OFFSET, TagKey, Tags, parse_line};
+use dunlin_wire::{Kind, LINE, ShortMessage, TAG_OFFSET, TagKey, Tags, parse_line, parse_short};
 use std::ops::Range;
 
 /// A message in private memory whose tags are verified.
@@ -267,9 +267,14 @@ impl<F: Fabric> Rx<F> {
         }
     }
 
-    /// Takes the next message if it is one line in a ring: the short path for most messages.
+    /// Takes the next message if it is one line in a ring: the short path for most messages, which are of this kind.
     #[inline(always)]
-    pub(crate) fn next_line(&mut self, fabric: &F, scratch: &mut Scratch) -> Result<Next, Violation> {
+    pub(crate) fn next_line<'s>(
+        &mut self,
+        fabric: &F,
+        scratch: &'s mut Scratch,
+        kind: Kind,
+    ) -> Result<Next<'s>, Violation> {
         let Some(LocalRing { region, base, reader }) = self.half.ring_mut() else {
             return Ok(if self.waits_elsewhere() { Next::Other } else { Next::Nothing });
         };
@@ -287,15 +292,15 @@ impl<F: Fabric> Rx<F> {
         }
         let Some(line) = scratch.first_chunk_mut::<LINE>() else { return Ok(Next::Nothing) };
         next.copy_out(line);
-        let first = parse_line(line, MAX_MESSAGE)?;
-        if first.total() != LINE || first.header().kind == Kind::Skip {
+        let short = parse_short(line, kind)?;
+        if short.is_none() && !is_line(line)? {
             return Ok(Next::Other);
         }
         fabric.host().charge(Work::PollHit, 1);
         reader.advance_line();
         self.taken();
         self.next();
-        Ok(Next::Line(first))
+        Ok(short.map_or(Next::Line(line), Next::Short))
     }
 
     #[inline(never)]
@@ -340,13 +345,22 @@ impl<F: Fabric> Rx<F> {
 }
 
 /// The result of a short poll.
-pub(crate) enum Next {
+pub(crate) enum Next<'s> {
     /// No message.
     Nothing,
-    /// A message of one line, in the first bytes of the scratch buffer.
-    Line(FirstLine),
+    /// A message of the wanted kind that is one line.
+    Short(ShortMessage<'s>),
+    /// Another message of one line.
+    Line(&'s [u8; LINE]),
     /// A message that needs [`Rx::poll`].
     Other,
+}
+
+/// Returns whether a message is one line, and to be taken as such.
+#[inline(never)]
+fn is_line(line: &[u8; LINE]) -> Result<bool, Violation> {
+    let first = parse_line(line, MAX_MESSAGE)?;
+    Ok(first.total() == LINE && first.header().kind != Kind::Skip)
 }
 
 /// The result of polling a source.

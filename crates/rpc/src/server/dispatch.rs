@@ -65,7 +65,7 @@ impl Out {
         payload: &[u8],
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
-        lane.keep(&meta, payload);
+        lane.keep(meta, payload);
         self.put_again(cx, lane, meta, payload, batch)
     }
 
@@ -139,29 +139,27 @@ impl<F: Fabric> Dispatcher<F> {
                     break;
                 }
             }
-            match lane.rx.next_line(cx.fabric, scratch)? {
+            match lane.rx.next_line(cx.fabric, scratch, Kind::Request)? {
                 Next::Nothing => {
                     drained = true;
                     break;
                 }
-                Next::Line(first) => {
+                Next::Short(request) => {
                     messages += 1;
-                    left = left.saturating_sub(turn_cost(first.header().kind as u8, LINE));
-                    let Some(line) = scratch.first_chunk::<LINE>() else { break };
-                    match first.inline_entry(line)? {
-                        Some(entry) if first.header().kind == Kind::Request => {
-                            cx.fabric.host().charge(Work::ParseMessage, 1);
-                            lane.on_header(cx.fabric, first.header())?;
-                            if lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting()) {
-                                // A copy: an entry whose address nobody takes stays in registers.
-                                let copied = entry;
-                                self.on_entry(cx, lane, &copied, Some(&mut gathered))?;
-                            } else {
-                                self.on_request(cx, lane, &entry, None)?;
-                            }
-                        }
-                        _ => self.on_message(cx, lane, line, &mut gathered)?,
+                    left = left.saturating_sub(turn_cost(Kind::Request as u8, LINE));
+                    cx.fabric.host().charge(Work::ParseMessage, 1);
+                    lane.on_header(cx.fabric, &request.header())?;
+                    if lane.gathers() && (!gathered.is_empty() || lane.rx.is_waiting()) {
+                        self.on_entry(cx, lane, &request.entry(), Some(&mut gathered))?;
+                    } else {
+                        self.on_request(cx, lane, &request.entry(), None)?;
                     }
+                    continue;
+                }
+                Next::Line(line) => {
+                    messages += 1;
+                    left = left.saturating_sub(turn_cost(line[0], LINE));
+                    self.on_message(cx, lane, line, &mut gathered)?;
                     continue;
                 }
                 // It may be just a skip.
@@ -300,7 +298,7 @@ impl<F: Fabric> Dispatcher<F> {
         let (function, thread) = (entry.function_or_status, entry.thread);
         let mut call = Call { call: entry.call, function, thread, deadline: NEVER };
         if !lane.admit(entry.call, entry.function_or_status, self.clock.last())? {
-            return self.on_repeated(cx, lane, call, batch);
+            return self.on_repeated(cx, lane, Call { ..call }, batch);
         }
         if entry.time != 0 {
             if !self.clock.is_needed() {
@@ -313,7 +311,7 @@ impl<F: Fabric> Dispatcher<F> {
             return self.dispatch_here(cx, lane, call, entry.payload, batch);
         }
         let entry = *entry;
-        self.on_descriptor(cx, lane, &entry, call, batch)
+        self.on_descriptor(cx, lane, &entry, Call { ..call }, batch)
     }
 
     /// Handles a call that came before: it is not executed again. On lossy paths the client gets the same
@@ -465,12 +463,12 @@ impl<F: Fabric> Dispatcher<F> {
         batch: Option<&mut BatchState>,
     ) -> Result<(), Violation> {
         if self.clock.is_past(cx.fabric.host(), call.deadline) {
-            return self.refuse(cx, lane, call, Status::DeadlineExceeded, batch);
+            return self.refuse(cx, lane, Call { ..call }, Status::DeadlineExceeded, batch);
         }
         match self.mode(call.function) {
             Some(FunctionMode::Worker) => self.execute(cx, lane, call, payload, batch),
-            None => self.refuse(cx, lane, call, Status::UnknownFunction, batch),
-            Some(mode) => self.defer(cx, lane, call, payload, mode, batch),
+            None => self.refuse(cx, lane, Call { ..call }, Status::UnknownFunction, batch),
+            Some(mode) => self.defer(cx, lane, Call { ..call }, payload, mode, batch),
         }
     }
 

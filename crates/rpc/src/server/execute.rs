@@ -83,19 +83,20 @@ impl<F: Fabric> Dispatcher<F> {
         let outcome = end_of(catch_unwind(AssertUnwindSafe(|| service.call(&request, &mut reply))));
         self.clock.ran(call.function);
         let length = if outcome.is_ok() { reply.length } else { reply.shorten() };
-        let ran = Ran { outcome, length, small_limit, in_place, timed };
+        // Values whose address is passed on are built where that happens, so that others stay in registers.
+        let ran = || Ran { outcome, length, small_limit, in_place, timed };
         if outcome.is_err() || length > small_limit || large.buffer.is_some() {
             let (buffer, announced) = (large.buffer, large.pipelined.and_then(PipelinedReply::end));
-            return self.answer_otherwise(cx, lane, call, ran, (buffer, announced), batch);
+            return self.answer_otherwise(cx, lane, Call { ..call }, ran(), (buffer, announced), batch);
         }
         if let Some(began) = timed {
             self.timed(cx.fabric.host(), call.function, began);
         }
         let meta = answer_meta(call.call, call.thread, Status::Ok, Flags::NONE);
         if let Some(batch) = batch {
-            return self.put(cx, lane, meta, ran, batch);
+            return self.put(cx, lane, meta, ran(), batch);
         }
-        lane.keep(&meta, &self.reply[..length]);
+        lane.keep(meta, &self.reply[..length]);
         lane.answer(cx, meta, &self.reply[..length], self.out.draining).map_err(broken)
     }
 

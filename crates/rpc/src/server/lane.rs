@@ -38,8 +38,9 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) more: bool,
     /// The worker counts this lane as one that waits for send completions.
     pub(crate) signaled: bool,
-    /// Answers are not lost, so that a head they carry arrives.
-    sure: bool,
+    /// The lane has none of a published ring, credits, messages that may be lost, and leases that end. One comparison for
+    /// most calls.
+    is_plain: bool,
     /// The last service ended because no message was there.
     drained: bool,
     /// Messages arrive as completions, which the worker takes at the beginning of a round.
@@ -126,7 +127,12 @@ impl<F: Fabric> ServerLane<F> {
             Box::new(keys)
         };
         debug_assert!(parts.granted.len() <= MOST_GRANTS);
+        let is_reliable = !parts.plan.is_lossy() && !parts.plan.response.facts().is_lossy();
         ServerLane {
+            is_plain: is_reliable
+                && parts.plan.sharing != Sharing::Combined
+                && parts.published.is_none()
+                && parts.leased.is_none(),
             lossy: parts.plan.is_lossy().then(lossy),
             granted: parts.leased.is_none().then(granted),
             transfers: LaneTransfers::new(parts.link, parts.config, parts.plan.large, parts.window),
@@ -135,7 +141,6 @@ impl<F: Fabric> ServerLane<F> {
             queue_pair: parts.queue_pair,
             receives: parts.receives,
             max_answer: parts.max_answer as u32,
-            sure: !parts.plan.response.facts().is_lossy(),
             tx: parts.tx,
             rx: parts.rx,
             client_key: parts.client_key,
@@ -167,7 +172,7 @@ impl<F: Fabric> ServerLane<F> {
     /// Returns whether the answers of all messages that wait leave in one message: threads combine.
     #[inline]
     pub(crate) fn gathers(&self) -> bool {
-        self.is_credited() && self.credits.is_some()
+        !self.is_plain && self.is_credited() && self.credits.is_some()
     }
 
     /// Returns whether the client asks for credits by immediate data.
@@ -274,10 +279,9 @@ impl<F: Fabric> ServerLane<F> {
             let now = coarse(now);
             let age = self.seen.take(slot, last, generation, now);
             self.since = now.wrapping_sub(now.wrapping_sub(self.since).min(age));
-            if let Some(published) = &mut self.published {
-                published.admit(call, function);
+            if !self.is_plain {
+                self.begin(call, function);
             }
-            self.begin(call);
         }
         Ok(newer)
     }
@@ -285,19 +289,26 @@ impl<F: Fabric> ServerLane<F> {
     /// Takes the head in a message's header, and the path that it asks for.
     #[inline(always)]
     pub(crate) fn on_header(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
+        if self.is_plain {
+            return self.tx.end.on_head(header.head);
+        }
+        // A copy: a header whose address nobody takes stays in registers.
+        let header = *header;
+        self.on_full_header(fabric, &header)
+    }
+
+    #[inline(never)]
+    fn on_full_header(&mut self, fabric: &F, header: &Header) -> Result<(), Violation> {
         if self.is_credited()
             && let Some(credits) = &mut self.credits
         {
-            // A copy, here and below: a header whose address nobody takes stays in registers.
-            let header = *header;
-            credits.on_header(&header)?;
+            credits.on_header(header)?;
         }
         // Other messages do not select a ring; their head belongs to the ring of written answers.
         if let Some(published) = &mut self.published
             && matches!(header.kind, Kind::Request | Kind::RequestBatch)
         {
-            let header = *header;
-            published.on_request(fabric, &header, self.rx.sequence());
+            published.on_request(fabric, header, self.rx.sequence());
             if !header.flags.contains(Flags::MODE) {
                 return published.on_head(header.head);
             }
@@ -305,10 +316,13 @@ impl<F: Fabric> ServerLane<F> {
         self.tx.end.on_head(header.head)
     }
 
-    /// On lossy paths, ends the previous call of the slot: its client needs none of its data any more,
-    /// although the `Release` of its large result may have been lost.
-    #[inline(always)]
-    fn begin(&mut self, call: u32) {
+    /// Begins a call where results are published, or on a lossy path. There the previous call of the slot ends: its client
+    /// needs none of its data any more, although the `Release` of its large result may have been lost.
+    #[inline(never)]
+    fn begin(&mut self, call: u32, function: u16) {
+        if let Some(published) = &mut self.published {
+            published.admit(call, function);
+        }
         if let Some(lossy) = &mut self.lossy
             && let Some(before) = lossy.replies.begin(call)
             && self.transfers.are_exported()
@@ -318,10 +332,12 @@ impl<F: Fabric> ServerLane<F> {
     }
 
     /// Keeps an answer for repeated requests.
-    #[inline]
-    pub(crate) fn keep(&mut self, meta: &EntryMeta, payload: &[u8]) {
-        if let Some(lossy) = &mut self.lossy {
-            let meta = *meta;
+    #[inline(always)]
+    pub(crate) fn keep(&mut self, meta: EntryMeta, payload: &[u8]) {
+        if !self.is_plain
+            && let Some(lossy) = &mut self.lossy
+        {
+            let meta = EntryMeta { ..meta };
             lossy.replies.keep(&meta, payload);
         }
     }
@@ -408,7 +424,7 @@ impl<F: Fabric> ServerLane<F> {
                 done => return done,
             }
         }
-        self.queue(meta, payload);
+        self.queue(EntryMeta { ..meta }, payload);
         Ok(())
     }
 
@@ -425,31 +441,39 @@ impl<F: Fabric> ServerLane<F> {
         payload: &[u8],
         draining: bool,
     ) -> Result<(), TxError> {
-        let flags = if draining { meta.flags | Flags::DRAINING } else { meta.flags };
-        let mut header = Header {
+        let header = Header {
             code: meta.function_or_status,
-            flags: flags | self.mark.flags(),
+            flags: if draining { meta.flags | Flags::DRAINING } else { meta.flags },
             call: meta.call,
             thread: meta.thread,
             head: self.rx.head(),
-            epoch: self.mark.epoch,
-            credits: self.mark.zone,
             ..Header::new(Kind::Response)
         };
+        if !self.is_plain {
+            let header = header;
+            return self.send_full(cx, header, payload);
+        }
+        self.tx.single(cx, &header, payload)?;
+        self.rx.told();
+        Ok(())
+    }
+
+    /// As [`send_single`](ServerLane::send_single), on any lane.
+    #[inline(never)]
+    fn send_full(&mut self, cx: &mut Cx<'_, F>, mut header: Header, payload: &[u8]) -> Result<(), TxError> {
+        header.flags = header.flags | self.mark.flags();
+        (header.epoch, header.credits) = (self.mark.epoch, self.mark.zone);
         let mut written = true;
         if let Some(published) = &mut self.published {
-            let asked = published.asked(meta.call);
+            let asked = published.asked(header.call);
             (header.time, header.credits) = (published.time(cx.fabric, asked), published.mode(asked));
             if published.wants(asked) {
-                let published_header = header;
-                written = published.publish(cx, &published_header, payload, asked)?;
+                written = published.publish(cx, &header, payload, asked)?;
             }
         } else if self.is_credited() {
-            let mut told = header;
-            self.tell_credits(&mut told);
-            header = told;
+            self.tell_credits(&mut header);
         }
-        if !self.sure {
+        if !self.is_sure() {
             return self.send_unsure(cx, &header, payload);
         }
         if written {
@@ -511,9 +535,15 @@ impl<F: Fabric> ServerLane<F> {
         }
     }
 
+    /// Returns whether no answer is lost, so that a head that it carries arrives.
+    #[inline]
+    fn is_sure(&self) -> bool {
+        self.is_plain || !self.plan.response.facts().is_lossy()
+    }
+
     /// Records that an answer was sent elsewhere.
     pub(crate) fn answered(&mut self) {
-        if self.sure {
+        if self.is_sure() {
             self.rx.told();
         }
     }
@@ -575,7 +605,7 @@ impl<F: Fabric> ServerLane<F> {
             }
         }
         self.mark.told();
-        if self.sure {
+        if self.is_sure() {
             self.rx.told();
         }
         if self.is_credited() {

@@ -133,7 +133,8 @@ impl<F: Fabric> AsyncClient<F> {
         config.check()?;
         let config = config.resolved(&hub.inner().fabric);
         config.check_plans(hub.inner().fabric.capabilities())?;
-        let strands = (most_strands::<F>(&config) > 1).then(|| Arc::new(Strands::new(config.thread_scheduling)));
+        let strands =
+            (most_strands::<F>(&config) > 1).then(|| Arc::new(Strands::new(config.thread_scheduling)));
         let strand = strands.clone().map(|strands| (strands, 0));
         let target = Target::new(hub.fabric(), address, config);
         let connection = Arc::new(Connection::new(hub, target, strand));

@@ -98,7 +98,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "open_batch_keeps_its_time",
-        file: "crates/rpc/src/client/lane.rs",
+        file: "crates/rpc/src/client/open_batch.rs",
         from: "if self.slots.has_started_unsent() {",
         to: "if self.slots.has_started_unsent() && !dunlin_fabric::mutant(\"open_batch_keeps_its_time\") {",
     },
@@ -139,10 +139,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "filling_call_denied",
-        file: "crates/rpc/src/client/lane.rs",
-        from: "                let _ = self.flush_if_room(cx);",
-        to: "                let flushed = self.flush_if_room(cx);
-                if dunlin_fabric::mutant(\"filling_call_denied\") { flushed?; }",
+        file: "crates/rpc/src/client/open_batch.rs",
+        from: "let _ = self.was_pushed(cx, call, CallEnds { function, thread }, payload);",
+        to: "let pushed = self.was_pushed(cx, call, CallEnds { function, thread }, payload);
+            if dunlin_fabric::mutant(\"filling_call_denied\") { pushed?; }",
     },
     Mutant {
         name: "worker_not_woken",

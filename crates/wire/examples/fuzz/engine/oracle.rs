@@ -7,7 +7,8 @@ use super::Parser;
 use dunlin_wire::handshake::{FRAME_HEADER_BYTES, FrameHeader, MAX_BODY_BYTES};
 use dunlin_wire::message::verify_tags;
 use dunlin_wire::{
-    BatchState, Descriptor, Entry, EntryMeta, FirstLine, Flags, LINE, Message, Reject, SingleLayout, Tags,
+    BatchState, Descriptor, Entry, EntryMeta, FirstLine, Flags, Kind, LINE, Message, Reject, SingleLayout,
+    Tags, parse_short,
 };
 
 /// Memory that is reused for every input.
@@ -58,13 +59,22 @@ pub(super) fn message<P: Parser>(
 
 /// Checks that the fast path for one-line messages agrees with the general path.
 fn short_way(line: &[u8; LINE], limit: usize, first: &FirstLine) -> Result<(), String> {
-    let short = first.inline_entry(line);
-    if first.total() > LINE || !first.header().kind.is_single() {
-        ensure!(short == Ok(None), "an entry in a line that has none: {short:?}");
-        return Ok(());
+    for kind in [Kind::Request, Kind::Response] {
+        let short = parse_short(line, kind);
+        let header = first.header();
+        let is_plain = first.total() == LINE
+            && header.kind == kind
+            && !header.flags.contains(Flags::RENDEZVOUS)
+            && (kind == Kind::Request || header.code == 0);
+        let long = Message::parse(line, limit);
+        let long = long.map(|message| is_plain.then_some((*message.header(), message.body())));
+        let short = short.map(|short| short.map(|short| (short.header(), short.payload())));
+        if is_plain || short.is_err() {
+            ensure!(short == long, "by the short way {short:?}, by the long way {long:?}");
+        } else {
+            ensure!(short == Ok(None), "a short message in a line that has none: {short:?}");
+        }
     }
-    let long = Message::parse(line, limit).map(|message| message.entries().next());
-    ensure!(short == long, "by the short way {short:?}, by the long way {long:?}");
     Ok(())
 }
 
