@@ -142,7 +142,7 @@ impl<F: Fabric> ClientLane<F> {
         sink: &mut impl Sink,
     ) -> Result<(), Violation> {
         cx.fabric.host().charge(Work::ParseEntry, 1);
-        if !self.is_plain && !self.slots.is_of_thread(entry.call, entry.thread) && self.is_combined {
+        if !self.is_plain && self.is_combined && !self.slots.is_of_thread(entry.call, entry.thread) {
             return Err(Violation::Thread(entry.thread));
         }
         let answered = if entry.function_or_status == 0 && entry.flags == Flags::NONE {
