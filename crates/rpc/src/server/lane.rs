@@ -450,7 +450,6 @@ impl<F: Fabric> ServerLane<F> {
             ..Header::new(Kind::Response)
         };
         if !self.is_plain {
-            let header = header;
             return self.send_full(cx, header, payload);
         }
         self.tx.single(cx, &header, payload)?;
