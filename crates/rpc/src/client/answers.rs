@@ -156,7 +156,7 @@ impl<F: Fabric> ClientLane<F> {
         };
         match answered {
             Some(_) => {
-                if !self.is_plain {
+                if !self.is_plain && (self.hybrid.is_some() || self.batching.is_some()) {
                     self.was_answered(cx, entry.call);
                 }
                 Ok(())
@@ -165,7 +165,7 @@ impl<F: Fabric> ClientLane<F> {
         }
     }
 
-    /// Tells the tuners of a lane that is not plain of an answer.
+    /// Tells the tuners of a lane of an answer.
     #[inline(never)]
     fn was_answered(&mut self, cx: &mut Cx<'_, F>, call: u32) {
         if let Some(hybrid) = &mut self.hybrid {

@@ -51,7 +51,7 @@ impl<F: Fabric> ClientLane<F> {
             return Err(Self::refuse(Cause::WindowFull));
         };
         let CallEnds { function, thread } = ends;
-        if !self.is_plain {
+        if !self.is_plain && (self.is_combined || self.hybrid.is_some()) {
             self.prepare_batch(cx, function)?;
         }
         let mut meta = EntryMeta { function_or_status: function, thread, call, flags: Flags::NONE, time: 0 };
@@ -92,7 +92,7 @@ impl<F: Fabric> ClientLane<F> {
         self.batching.as_ref().is_some_and(|batching| batching.is_too_large(length))
     }
 
-    /// Makes room for another call in the open batch of a lane that is not plain.
+    /// Makes room for another call in the open batch of a lane with credits, or whose results may be fetched.
     #[inline(never)]
     fn prepare_batch(&mut self, cx: &mut Cx<'_, F>, function: u16) -> Result<(), SubmitError> {
         if self.is_combined && !self.has_credit() {

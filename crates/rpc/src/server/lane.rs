@@ -318,7 +318,7 @@ impl<F: Fabric> ServerLane<F> {
 
     /// Begins a call where results are published, or on a lossy path. There the previous call of the slot ends: its client
     /// needs none of its data any more, although the `Release` of its large result may have been lost.
-    #[inline(never)]
+    #[inline]
     fn begin(&mut self, call: u32, function: u16) {
         if let Some(published) = &mut self.published {
             published.admit(call, function);
