@@ -1,7 +1,7 @@
 //! The client side of the engine: calls leave through lanes, one lane for each plan and worker of the server.
 //!
 //! `synchronous.rs` is a client with a connection of its own, for one thread. Threads and tasks that share connections
-//! use the same engine ([`share`](crate::share)).
+//! use the same engine (`share`).
 
 mod answers;
 pub(crate) mod batching;
