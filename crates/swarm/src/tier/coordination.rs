@@ -2,7 +2,7 @@
 //! nodes are killed and cut off. The nodes are those of a fixed list, or have views of a directory.
 
 use super::coordinator::{BARRIERS, Coordinator, LOCKS, SERVICE, Servant, Times, call_by_book, lock_name};
-use super::meetings::{Meetings, Thread};
+use super::meetings::{Granted, Meetings, Owner, Thread};
 use super::views::{Views, sees_all};
 use super::{APART, CHECK, Course, OVER, Stage, members, retry};
 use crate::book::CallLedger;
@@ -70,7 +70,7 @@ impl Part {
                 let coordinator = Coordinator {
                     sim: self.sim.clone(),
                     tier: tier.clone(),
-                    thread: Thread { node: self.node, life: self.first, number },
+                    thread: self.thread(number),
                     drawn: self.drawn.clone(),
                     meetings: self.meetings.clone(),
                     book: self.book.clone(),
@@ -109,13 +109,7 @@ impl Part {
                 self.violate(what);
             }
         }
-        for lock in 0..LOCKS {
-            let take = || tier.lock(lock_name(lock)).map_err(|error| WithSources(&error).to_string());
-            let taken = self.retry(tier, &format!("to take lock {lock}"), take);
-            if let Some(Err(error)) = taken.map(|guard| guard.unlock()) {
-                self.violate(format!("in calm lock {lock} is not given back: {}", WithSources(&error)));
-            }
-        }
+        (0..LOCKS).for_each(|lock| self.check_lock(tier, lock));
         let members = self.drawn.nodes as u16;
         let meet = || match tier.barrier("calm", members) {
             // All that came are told so, and come again.
@@ -123,6 +117,36 @@ impl Part {
             Err(error) => Err(WithSources(&error).to_string()),
         };
         self.retry(tier, "to meet all nodes", meet);
+    }
+
+    /// Takes a lock. Threads of other nodes may wait for it still.
+    fn check_lock(&self, tier: &Tier<Sim>, lock: usize) {
+        let (thread, meetings) = (self.thread(self.drawn.actors + 1), &self.meetings);
+        let owner = || Owner::of(lock, tier, &self.drawn, meetings);
+        let take = || {
+            let (asked, asked_of) = (self.sim.time(), owner());
+            meetings.asks(lock, thread, true, asked);
+            let taken = tier.lock(lock_name(lock));
+            let seen = self.sim.time();
+            let guard = taken.map_err(|error| {
+                meetings.goes_without(lock, thread, seen);
+                WithSources(&error).to_string()
+            })?;
+            let (fence, is_poisoned, owner) = (guard.fence(), guard.is_poisoned(), asked_of.until(owner()));
+            let checked = meetings.granted(lock, Granted { thread, asked, seen, fence, is_poisoned, owner });
+            checked.unwrap_or_else(|what| self.violate(what));
+            Ok(guard)
+        };
+        let Some(guard) = self.retry(tier, &format!("to take lock {lock}"), take) else { return };
+        meetings.gives_back(lock, thread, self.sim.time());
+        if let Err(error) = guard.unlock() {
+            self.violate(format!("in calm lock {lock} is not given back: {}", WithSources(&error)));
+        }
+        meetings.gave_back(lock, thread, self.sim.time());
+    }
+
+    fn thread(&self, number: usize) -> Thread {
+        Thread { node: self.node, life: self.first, number }
     }
 
     /// Repeats an attempt until it succeeds. Without result if a node stays outside.

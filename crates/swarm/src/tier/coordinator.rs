@@ -25,6 +25,28 @@ pub(super) fn lock_name(lock: usize) -> String {
     format!("lock/{lock}")
 }
 
+impl Owner {
+    /// Returns the owner of a lock, as a node knows it.
+    pub(super) fn of(lock: usize, tier: &Tier<Sim>, drawn: &DrawnTier, meetings: &Meetings) -> Owner {
+        if drawn.config.directory.is_some() {
+            let epoch = tier.view().epoch;
+            meetings.sees(epoch);
+            return Owner::OfView { asked: epoch, granted: epoch };
+        }
+        let owner = tier.lock_home(lock_name(lock)).ok();
+        let number = (0..drawn.nodes).find(|node| owner.as_deref() == Some(&name(*node)));
+        Owner::Node(number.unwrap_or_default())
+    }
+
+    /// Returns the owner of a lock that a thread asked for when it knew this one, and had when it knew `granted`.
+    pub(super) fn until(self, granted: Owner) -> Owner {
+        match (self, granted) {
+            (Owner::OfView { asked, .. }, Owner::OfView { granted, .. }) => Owner::OfView { asked, granted },
+            (_, granted) => granted,
+        }
+    }
+}
+
 /// A thread of a node that receives calls, until the end.
 pub(super) struct Servant {
     pub(super) sim: Sim,
@@ -166,7 +188,7 @@ impl Coordinator {
         let (lock, thread) = (self.random.below(LOCKS as u64) as usize, self.thread);
         let is_tried = self.random.one_in(8);
         let time = self.random.one_in(8).then(|| 10_000 + self.random.below(200_000));
-        let owner = self.owner(lock);
+        let owner = Owner::of(lock, &self.tier, &self.drawn, &self.meetings);
         let begun = self.begin(|| format!("lock {lock} (tried: {is_tried}) within {time:?}"));
         self.meetings.asks(lock, thread, is_tried || time.is_some(), begun.1);
         let got = match time {
@@ -187,13 +209,7 @@ impl Coordinator {
                 return self.end_own(begun, Err((WithSources(&error).to_string(), is_usual)));
             }
         };
-        let owner = match owner {
-            Owner::OfView { asked, .. } => match self.owner(lock) {
-                Owner::OfView { granted, .. } => Owner::OfView { asked, granted },
-                node => node,
-            },
-            node => node,
-        };
+        let owner = owner.until(Owner::of(lock, &self.tier, &self.drawn, &self.meetings));
         let (fence, is_poisoned, seen) = (guard.fence(), guard.is_poisoned(), self.sim.time());
         let granted = Granted { thread, asked: begun.1, seen, fence, is_poisoned, owner };
         self.check(self.meetings.granted(lock, granted));
@@ -205,18 +221,6 @@ impl Coordinator {
         let unlocked = guard.unlock().map_err(|error| (WithSources(&error).to_string(), false));
         self.meetings.gave_back(lock, thread, self.sim.time());
         self.end_own(begun, unlocked);
-    }
-
-    /// Returns the owner of a lock, as this node knows it.
-    fn owner(&self, lock: usize) -> Owner {
-        if self.drawn.config.directory.is_some() {
-            let epoch = self.tier.view().epoch;
-            self.meetings.sees(epoch);
-            return Owner::OfView { asked: epoch, granted: epoch };
-        }
-        let owner = self.tier.lock_home(lock_name(lock)).ok();
-        let number = (0..self.drawn.nodes).find(|node| owner.as_deref() == Some(&name(*node)));
-        Owner::Node(number.unwrap_or_default())
     }
 
     fn meet(&mut self) {

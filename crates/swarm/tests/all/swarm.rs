@@ -103,6 +103,14 @@ fn seeds_that_found_bugs_of_the_tier_pass() {
     }
 }
 
+/// A seed that found a bug of the model of locks: the check at the end of a run took a poisoned lock before a thread that
+/// waited for it still.
+#[test]
+fn seeds_that_found_bugs_of_locks_pass() {
+    let outcome = play_coordination(112, None);
+    assert_eq!(outcome.failure, None, "{}", outcome.what);
+}
+
 /// Seeds that found bugs of locks under a directory: owners that later ones had followed, and an owner without its own memory.
 #[test]
 fn seeds_that_found_bugs_of_changing_owners_pass() {
