@@ -62,7 +62,7 @@ impl<F: Fabric> Node<F> {
             let request = Request::Exists { id: first };
             match self.ask(keepers.first(), request, self.soon()) {
                 // That node has restarted without its memory, and so without its records.
-                Ok(Reply::Flag(false)) => self.lose_keeper(first, keepers.first()),
+                Ok(Reply::Flag(false)) => _ = self.lose_keeper(first, keepers.first()),
                 _ => return Err(Refusal::Elsewhere(keepers.first())),
             }
             // The change itself says that the record is not settled yet.
@@ -95,10 +95,17 @@ impl<F: Fabric> Node<F> {
         }
     }
 
-    fn lose_keeper(&self, id: LmrId, gone: NodeId) {
+    /// Strikes a keeper that has lost a record. Returns whether it is struck: not by a node that may have been taken for
+    /// dead itself, or is a new keeper.
+    fn lose_keeper(&self, id: LmrId, gone: NodeId) -> bool {
         let now = self.fabric.host().now();
-        let lost = self.state().directory.lose_keeper(id, gone, now);
+        let (lost, is_kept) = {
+            let directory = &mut self.state().directory;
+            let lost = directory.lose_keeper(id, gone, now);
+            (lost, directory.keepers(id).is_some_and(|keepers| keepers.contains(gone)))
+        };
         self.settle_later(lost);
+        !is_kept
     }
 
     /// Has another keeper take over the record of a region, whose changes this node orders.
@@ -147,9 +154,11 @@ impl<F: Fabric> Node<F> {
             for keeper in keepers.iter().filter(|keeper| *keeper != self.me) {
                 match self.tell_keeper(id, keeper, false) {
                     Told::Kept(_) => {}
+                    Told::Lost if self.lose_keeper(id, keeper) => continue 'again,
+                    // This node asks the others first whether it orders the changes still.
                     Told::Lost => {
-                        self.lose_keeper(id, keeper);
-                        continue 'again;
+                        self.settle_later([id]);
+                        silent = Some(keeper);
                     }
                     Told::Deposed => {
                         self.deposed(id);
