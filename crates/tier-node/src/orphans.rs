@@ -238,6 +238,7 @@ impl<F: Fabric> Node<F> {
         for id in ids {
             tracing::warn!(target: "dunlin::tier", node = %id.node, slot = id.slot, "memory of a region that no node knows is taken back");
             state.settle_later(due, *id);
+            state.directory.forget_gone(*id);
         }
         drop(state);
         ids.iter().for_each(|id| self.fencing.forget(*id));

@@ -406,9 +406,18 @@ impl Directory {
         if record.standing == Standing::Settled { Ok(record) } else { Err(RecordError::Unsettled) }
     }
 
-    /// Returns whether an id is reserved or has a record.
+    /// Returns whether an id is reserved or has a record. The id of memory to which a region has moved, or that it has left,
+    /// ends with the region.
     pub fn exists(&self, id: LmrId) -> bool {
-        self.place(id).is_some()
+        let alias = self.place(id).map(|place| self.slots[place].alias);
+        alias.is_some_and(|first| first.is_none_or(|first| self.place(first).is_some()))
+    }
+
+    /// Forgets the id of memory that no region has: another node has given up the move to it, and the region has ended.
+    pub fn forget_gone(&mut self, memory: LmrId) {
+        if self.place(memory).is_some() && !self.exists(memory) {
+            self.forget(memory);
+        }
     }
 
     /// Returns the names of regions that no other node keeps, and that are not being freed: the first `most`, and the

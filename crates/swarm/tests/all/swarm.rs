@@ -103,6 +103,16 @@ fn seeds_that_found_bugs_of_the_tier_pass() {
     }
 }
 
+/// Seeds that found bugs of membership: memory of a move that another keeper had given up stayed for ever, and a thread told
+/// the same keepers of a change without an end.
+#[test]
+fn seeds_that_found_bugs_of_membership_pass() {
+    for seed in [207, 393, 435] {
+        let outcome = play_membership(seed, None);
+        assert_eq!(outcome.failure, None, "seed {seed}: {}", outcome.what);
+    }
+}
+
 /// A seed that found a bug of the model of locks: the check at the end of a run took a poisoned lock before a thread that
 /// waited for it still.
 #[test]

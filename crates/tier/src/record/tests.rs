@@ -180,6 +180,40 @@ fn a_move_ends_though_the_id_by_which_it_began_is_forgotten() {
     assert!(directory.map(id, &alice, Rights::READ, NodeId(2)).is_ok());
 }
 
+/// A node that was taken for dead moves a region, and the node that follows it gives the move up.
+#[test]
+fn the_memory_of_a_move_that_was_given_up_elsewhere_ends_with_the_region() {
+    let (mut first, mut other, id) = shared();
+    let alice = principal("alice");
+    assert_eq!(other.agree(id, &first.record_for(id).unwrap(), 0), Ok(true));
+    assert!(!other.agreed(id));
+    first.begin_move(id, Some(&alice)).unwrap();
+    let to = first.reserve().unwrap();
+    first.create(to, None, layout(), alice, NodeId(1));
+    assert!(first.finish_move(id, to).unwrap());
+    assert_eq!(other.lose(&BTreeSet::from([NodeId(1)]), 0), [id]);
+    // It is a keeper again when it has come back.
+    let mut record = other.clone();
+    let (_, version) = record.version(id).unwrap();
+    record.settle(id, version);
+    assert!(record.add_keeper(id, NodeId(1)).unwrap());
+    first.doubt();
+    first.adopt(id, &record.record_for(id).unwrap(), 0).unwrap();
+    assert!(first.exists(to), "a later version may have it still");
+    first.forget_gone(to);
+    assert!(first.exists(to));
+    first.forget(id);
+    assert!(!first.exists(to) && !first.exists(id));
+    let used = first.used();
+    first.forget_gone(to);
+    assert_eq!(first.used(), used - 1);
+    // The id of another region stays.
+    let next = made(&mut first, Some("b"));
+    first.forget_gone(next);
+    first.forget_gone(to);
+    assert!(first.exists(next));
+}
+
 /// The memory that a region has left is released late. Its id names nothing once the region is gone, whoever has the
 /// region's slot then.
 #[test]
