@@ -172,6 +172,37 @@ fn clones_share_as_many_queue_pairs_as_are_granted() {
     }
 }
 
+/// Clones have strands under the policy that combines; under each other one they share a connection, whose lead is the lock.
+#[test]
+fn the_policy_says_how_many_connections_clones_have() {
+    for sharing in Sharing::ALL {
+        let settings = Settings { preemption: 20, ..Settings::default() };
+        Sim::run_with(settings, 3, move |fabric| {
+            let address = Address::new(Scheme::Sim, "policies").unwrap();
+            let executed = Arc::<Mutex<Executed>>::default();
+            let server = serve(&fabric, &address, ServerConfig::default(), &executed);
+            let hub = AsyncHub::new(&fabric).unwrap();
+            let plan = Plan { sharing, ..combined() };
+            let config = ClientConfig { thread_scheduling: Some(AT_ONCE), ..with_plan(plan) };
+            let client = AsyncClient::connect(&hub, &address, config).unwrap();
+            let over = Arc::new(AtomicBool::new(false));
+            let tasks = start(&fabric, client, (0, 3), 4, &over);
+            let strands = if sharing == Sharing::Combined { 3 } else { 1 };
+            sleep_until(&fabric, "all clones call", || {
+                let calls = executed.lock().unwrap().times.len();
+                calls > 3000 && server.clients().len() == strands
+            });
+            over.store(true, Ordering::Relaxed);
+            tasks.into_iter().for_each(Task::join);
+            assert!((1..=strands).contains(&server.clients().len()));
+            executed.lock().unwrap().check();
+            drop(hub);
+            server.shutdown(Duration::from_secs(1));
+        })
+        .unwrap_or_else(|error| panic!("{}: {error}", sharing.name()));
+    }
+}
+
 /// A program that clones the client for each call opens no queue pairs by it.
 #[test]
 fn a_clone_for_each_call_stays_on_the_first_queue_pair() {
