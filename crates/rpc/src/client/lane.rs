@@ -45,8 +45,8 @@ pub(crate) struct ClientLane<F: Fabric> {
     pub(crate) heard: bool,
     /// The lane accepts no new calls: the server drains, or the lane is `closing`.
     pub(crate) draining: bool,
-    /// The lane has none of a fetching end, batches of its own, credits, requests that are sent again, and leases that end.
-    /// One comparison for most calls.
+    /// No other mechanism belongs to the lane than a sender and a receiver: it fetches no results, sends no batch by itself,
+    /// has no credits and no lease that ends, and repeats no request. Most calls test this flag only.
     pub(crate) is_plain: bool,
     /// How large payloads travel.
     pub(crate) large: LargePayload,

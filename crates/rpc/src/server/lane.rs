@@ -38,8 +38,8 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) more: bool,
     /// The worker counts this lane as one that waits for send completions.
     pub(crate) signaled: bool,
-    /// The lane has none of a published ring, credits, messages that may be lost, and leases that end. One comparison for
-    /// most calls.
+    /// No other mechanism belongs to the lane than a receiver and a sender: it publishes no results, has no credits and no
+    /// lease that ends, and loses no message. Most calls test this flag only.
     is_plain: bool,
     /// The last service ended because no message was there.
     drained: bool,
