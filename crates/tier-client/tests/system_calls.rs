@@ -160,9 +160,10 @@ mod watched {
                 let calls = count_of_workers(&nodes, &address, place, kind);
                 println!("{kind} at {place}: {calls:?}");
                 let Sleeps { waits, wakes, barriers } = calls.sleeps;
-                // A quarter more covers the sleeps of workers without requests, which are interrupted at times.
+                // Half more covers the sleeps of workers without requests, of which there are more the longer the run takes:
+                // beside builds up to a quarter. A second sleep for each request would be twice as many.
                 let few =
-                    [waits, wakes, barriers].into_iter().all(|made| made <= OPERATIONS + OPERATIONS / 4);
+                    [waits, wakes, barriers].into_iter().all(|made| made <= OPERATIONS + OPERATIONS / 2);
                 // The ends of processes that were there before.
                 let others: u64 = calls.others.values().sum();
                 assert!(few && others <= OPERATIONS / 100, "{kind} at {place}: {calls:?}");
