@@ -515,6 +515,13 @@ impl ThreadDomain for ShmDomain {
     }
 
     #[inline]
+    fn will_post(&self, queue_pair: QueuePairId) {
+        if let Some(slot) = self.queue_pairs.get(slot_of(queue_pair)) {
+            QueuePair::warm(slot);
+        }
+    }
+
+    #[inline]
     fn post_write(&mut self, queue_pair: QueuePairId, write: InlineWrite<'_>) -> Result<(), PostError> {
         self.idle.reset();
         if let Some(Some(found)) = self.queue_pairs.get_mut(slot_of(queue_pair))

@@ -78,9 +78,12 @@ fn private_pieces(range: &RegionRange<ShmMemory>, from: usize, length: usize, ea
 
 /// The grants of a link, cached for one queue pair.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct ImportCache {
+    /// The one that was used last.
+    newest: Option<Arc<Import>>,
     /// Ordered by last use, the newest first.
-    recent: Vec<Arc<Import>>,
+    others: Vec<Arc<Import>>,
     large_reads: LargeReads,
 }
 
@@ -88,22 +91,25 @@ impl ImportCache {
     /// Returns the granted memory with this key.
     #[inline(always)]
     fn get(&mut self, link: &Arc<LinkShared>, key: RegionKey) -> Option<&Import> {
-        if self.recent.first().is_none_or(|i| i.key() != key) {
+        if self.newest.as_ref().is_none_or(|i| i.key() != key) {
             self.bring_forward(link, key)?;
         }
-        self.recent.first().map(|i| &**i).filter(|i| !i.is_revoked())
+        self.newest.as_deref().filter(|i| !i.is_revoked())
     }
 
     #[inline(never)]
     fn bring_forward(&mut self, link: &Arc<LinkShared>, key: RegionKey) -> Option<()> {
-        if let Some(at) = self.recent.iter().position(|i| i.key() == key) {
-            self.recent[..=at].rotate_right(1);
-            return Some(());
-        }
-        let import = link.import(key)?;
-        self.recent.retain(|i| !i.is_revoked());
-        self.recent.truncate(REMEMBERED - 1);
-        self.recent.insert(0, import);
+        let import = match self.others.iter().position(|i| i.key() == key) {
+            Some(at) => self.others.remove(at),
+            None => {
+                let import = link.import(key)?;
+                self.others.retain(|i| !i.is_revoked());
+                self.others.truncate(REMEMBERED - 2);
+                import
+            }
+        };
+        let before = self.newest.replace(import);
+        self.others.splice(0..0, before.filter(|i| !i.is_revoked()));
         Some(())
     }
 

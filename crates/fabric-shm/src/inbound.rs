@@ -18,7 +18,7 @@ use dunlin_fabric::copy;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 /// Bytes of payload in a record's first line.
 const HEAD_PAYLOAD: usize = 48;
 const TAG_AT: usize = 56;

@@ -31,7 +31,8 @@ enum Way {
 /// The choice for one queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct LargeReads {
-    judges: [Judge; CLASSES],
+    /// By size class, from the first large READ on.
+    judges: Option<Box<[Judge; CLASSES]>>,
 }
 
 impl LargeReads {
@@ -45,7 +46,7 @@ impl LargeReads {
             // SAFETY: by the caller's contract.
             return unsafe { copy::from_peer(source, start, length) };
         }
-        let judge = &mut self.judges[class(length)];
+        let judge = &mut self.judges.get_or_insert_default()[class(length)];
         let began = judge.is_trying().then(Instant::now);
         match judge.way() {
             // SAFETY: as above.
@@ -155,6 +156,6 @@ mod tests {
             unsafe { reads.copy(source.as_ptr(), into.as_mut_ptr(), length) };
             assert!(into == source, "{length} bytes");
         }
-        assert_eq!(reads.judges[0].turn, 20);
+        assert_eq!(reads.judges.unwrap()[0].turn, 20);
     }
 }

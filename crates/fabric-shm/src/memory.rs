@@ -324,8 +324,9 @@ pub(crate) fn check_grant(
     Ok(length)
 }
 
-/// Memory that the peer of one link has granted to this side.
+/// Memory that the peer of one link has granted to this side. Each WRITE reads all of it: one line.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Import {
     mapping: Mapping,
     access: Access,

@@ -5,15 +5,16 @@ use crate::datagram::Datagrams;
 use crate::doorbell::PeerDoorbell;
 use crate::execute::ImportCache;
 use crate::frame::QueuePairName;
-use crate::inbound::{Consumer, Producer};
+use crate::inbound::{Consumer, LINE, Producer};
 use crate::link::{Closed, LinkShared};
 use crate::receive::{Drained, Partial, Receive, Receiver, SharedReceiveQueue, received};
 use crate::send_queue::SendQueue;
 use dunlin_fabric::queue_pair_table::Identified;
 use dunlin_fabric::{
-    CompletionStatus, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RegionKey, Transport,
+    CompletionStatus, Opcode, QueuePairConfig, QueuePairId, QueuePairState, RegionKey, Transport, copy,
 };
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -40,30 +41,41 @@ impl Inbound {
 
 /// The other end of an RC or UC queue pair.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Connection {
-    pub(crate) link: Arc<LinkShared>,
     pub(crate) theirs: QueuePairName,
-    pub(crate) doorbell: PeerDoorbell,
     pub(crate) producer: Producer,
+    pub(crate) doorbell: PeerDoorbell,
+    pub(crate) link: Arc<LinkShared>,
 }
 
 /// One queue pair.
+// The parts that a short WRITE touches follow each other, in two lines: with thousands of queue pairs each line of them
+// has to be fetched.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct QueuePair {
-    pub(crate) id: QueuePairId,
-    pub(crate) config: QueuePairConfig,
-    pub(crate) state: QueuePairState,
     pub(crate) connection: Option<Connection>,
-    pub(crate) send: SendQueue,
     pub(crate) imports: ImportCache,
+    pub(crate) id: QueuePairId,
+    pub(crate) state: QueuePairState,
+    /// Whether the queue pair is in the domain's list of those that wait for acknowledgements.
+    pub(crate) listed: bool,
+    pub(crate) send: SendQueue,
+    pub(crate) config: QueuePairConfig,
     pub(crate) inbound: Option<Inbound>,
     pub(crate) partial: Option<Partial>,
     pub(crate) datagrams: Datagrams,
     pub(crate) receives: VecDeque<Receive>,
     pub(crate) closed: Arc<Closed>,
-    /// Whether the queue pair is in the domain's list of those that wait for acknowledgements.
-    pub(crate) listed: bool,
 }
+
+/// The first of the two lines that a short WRITE touches.
+const HOT: usize = offset_of!(Connection, doorbell) / LINE * LINE;
+const _: () = assert!(
+    offset_of!(QueuePair, connection) == 0 && offset_of!(QueuePair, send) + SendQueue::HOT <= HOT + 2 * LINE,
+    "a short WRITE touches more than two lines"
+);
 
 impl Identified for QueuePair {
     #[inline]
@@ -73,6 +85,15 @@ impl Identified for QueuePair {
 }
 
 impl QueuePair {
+    /// Prefetches the lines of a slot that a short WRITE touches.
+    #[inline]
+    pub(crate) fn warm(slot: &Option<QueuePair>) {
+        let start: *const Option<QueuePair> = slot;
+        for at in [HOT, HOT + LINE] {
+            copy::prefetch_to_write(start.cast::<u8>().wrapping_add(at));
+        }
+    }
+
     pub(crate) fn new(id: QueuePairId, config: QueuePairConfig) -> Self {
         let state = match config.transport {
             Transport::UnreliableDatagram => QueuePairState::Ready,
@@ -83,14 +104,14 @@ impl QueuePair {
             config,
             state,
             connection: None,
-            send: SendQueue::new(config.max_send),
             imports: ImportCache::default(),
+            listed: false,
+            send: SendQueue::new(config.max_send),
             inbound: None,
             partial: None,
             datagrams: Datagrams::default(),
             receives: VecDeque::with_capacity(config.max_receive as usize),
             closed: Arc::default(),
-            listed: false,
         }
     }
 

@@ -9,6 +9,7 @@ use dunlin_fabric::{
     RemoteSlice, WorkId,
 };
 use std::collections::VecDeque;
+use std::mem::offset_of;
 
 /// Polls between two checks of acknowledgements that no request waits for.
 const QUIET_POLLS: u32 = 64;
@@ -135,28 +136,33 @@ pub(crate) struct Waiting {
 
 /// The send queue.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SendQueue {
-    pub(crate) depth: u32,
     /// The number of the last request posted; the first is 1.
     pub(crate) posted: u64,
     /// The number of the last request whose slot is free again.
     pub(crate) reclaimed: u64,
+    pub(crate) depth: u32,
     /// New requests cannot execute at once: some are deferred, or an earlier one has failed.
     pub(crate) blocked: bool,
     /// A request in `unfinished` has failed: none after it executes.
     pub(crate) doomed: bool,
+    /// The time since which the receiver has not been ready. The compiler marks a free slot of the table of queue pairs in
+    /// its tag, which each request reads for that.
+    pub(crate) not_ready_since: Option<u64>,
     /// The number of signaled requests in `unfinished`.
     pub(crate) awaited: usize,
     pub(crate) unfinished: VecDeque<Outcome>,
     pub(crate) deferred: VecDeque<Waiting>,
     /// Memory of staged messages, for reuse.
     pub(crate) spare: Vec<Vec<u8>>,
-    /// The time since which the receiver has not been ready.
-    pub(crate) not_ready_since: Option<u64>,
     pub(crate) quiet: u32,
 }
 
 impl SendQueue {
+    /// The bytes that a request touches that executes at once.
+    pub(crate) const HOT: usize = offset_of!(SendQueue, awaited);
+
     pub(crate) fn new(depth: u32) -> Self {
         SendQueue {
             depth,
@@ -164,11 +170,11 @@ impl SendQueue {
             reclaimed: 0,
             blocked: false,
             doomed: false,
+            not_ready_since: None,
             awaited: 0,
             unfinished: VecDeque::with_capacity(depth as usize),
             deferred: VecDeque::new(),
             spare: Vec::new(),
-            not_ready_since: None,
             quiet: 0,
         }
     }
