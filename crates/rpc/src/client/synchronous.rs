@@ -525,16 +525,12 @@ impl<F: Fabric> Client<F> {
     /// each result is passed straight from the receive buffer.
     #[inline]
     pub(crate) fn collect(&mut self, mut each: impl FnMut(CallId, Result<&[u8], CallError>)) -> usize {
-        let mut kept = 0;
-        if self.core.has_done() {
-            kept += self.collect_kept(&mut each);
-        }
         let hand = Hand { each: &mut each, count: 0, last: None };
         let count = Handing { core: &mut self.core, hand, is_done: false }.hand_out();
         if self.core.has_done() {
-            kept += self.collect_kept(&mut each);
+            return count + self.collect_kept(&mut each);
         }
-        kept + count
+        count
     }
 
     /// Passes on the calls whose outcome lies in their slot.
