@@ -202,7 +202,7 @@ impl<F: Fabric> Dispatcher<F> {
         }
         if (messages > 0 || consumed) && lane.rx.head_overdue() {
             let head = lane.rx.head();
-            if lane.tx.end.report_head(cx, (lane.client_key, 0), head).is_ok() {
+            if lane.tx.end.report_head(cx, (lane.client_key(), 0), head).is_ok() {
                 lane.rx.told();
             }
         }

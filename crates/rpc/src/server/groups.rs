@@ -299,6 +299,8 @@ pub(crate) struct GroupMemory<F: Fabric> {
 #[derive(Debug)]
 pub(crate) struct LeasedLane<F: Fabric> {
     pub(crate) member: Member,
+    /// The client's inbound region.
+    pub(crate) client: RegionKey,
     /// The client's ring of requests.
     pub(crate) staged: RegionKey,
     /// The keys of the pool and of the control lines.
@@ -318,9 +320,14 @@ pub(crate) struct LeasedLane<F: Fabric> {
 const _: () = assert!(ZONE_BYTES <= 1 << 15, "places in requests that were READ fit two bytes");
 
 impl<F: Fabric> LeasedLane<F> {
-    pub(crate) fn new(staged: RegionKey, granted: [RegionKey; 2], pool: u16, line: u16) -> Self {
-        let member = Member::new();
-        LeasedLane { member, staged, granted, pool, line, executed: 0, read: None, counted: (0, 0) }
+    pub(crate) fn new(
+        (client, staged): (RegionKey, RegionKey),
+        granted: [RegionKey; 2],
+        pool: u16,
+        line: u16,
+    ) -> Self {
+        let (member, executed, counted) = (Member::new(), 0, (0, 0));
+        LeasedLane { member, client, staged, granted, pool, line, executed, read: None, counted }
     }
 
     /// Returns the client's word, which lies in the region of control lines.

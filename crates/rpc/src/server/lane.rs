@@ -55,26 +55,26 @@ pub(crate) struct ServerLane<F: Fabric> {
     pub(crate) tx: Tx<F>,
     /// The last call seen in each slot: a call id is executed once.
     seen: Seen,
-    /// The published ring, where answers are fetched or written back.
-    pub(crate) published: Option<Box<Published<F>>>,
-    /// The state of a lane that may lose messages.
-    pub(crate) lossy: Option<Box<LossyLane>>,
+    /// The session of the lane's connection.
+    session: u64,
     /// Large payloads.
     pub(crate) transfers: LaneTransfers<F>,
     pub(crate) plan: Plan,
     pub(crate) queue_pair: QueuePairId,
+    /// The published ring, where answers are fetched or written back.
+    pub(crate) published: Option<Box<Published<F>>>,
+    /// The state of a lane that may lose messages.
+    pub(crate) lossy: Option<Box<LossyLane>>,
     /// The queue to which RECVs taken by its messages are posted again.
     pub(crate) receives: ReceiveTarget,
     /// The longest answer message, in bytes.
     max_answer: u32,
     /// Calls in the pool or with the application.
     pub(crate) in_service: u32,
-    /// The client's inbound region with the control word for head reports.
-    pub(crate) client_key: RegionKey,
     /// The account of calls that the client may send, if its threads share the lane by combining.
     pub(crate) credits: Option<Box<LaneCredits>>,
-    /// The keys of the memory granted with the lane, unless its leases end.
-    granted: Option<Box<[RegionKey; MOST_GRANTS]>>,
+    /// The lane's keys, unless its leases end.
+    keys: Option<Box<Keys>>,
     /// The state of leases, if they end.
     pub(crate) leased: Option<Box<LeasedLane<F>>>,
     /// The lane's place among those of its connection.
@@ -83,6 +83,15 @@ pub(crate) struct ServerLane<F: Fabric> {
 
 /// The most regions that are granted with a lane: control lines, a ring of requests in a pool, and the published ring.
 const MOST_GRANTS: usize = 3;
+
+/// The keys of a lane whose lease does not end. Few messages need them.
+#[derive(Debug)]
+struct Keys {
+    /// The client's inbound region with the control word for head reports.
+    client: RegionKey,
+    /// The memory granted with the lane. A place without a region has key 0.
+    granted: [RegionKey; MOST_GRANTS],
+}
 
 /// The state of a lane that may lose messages.
 #[derive(Debug)]
@@ -121,9 +130,9 @@ impl<F: Fabric> ServerLane<F> {
     pub(crate) fn new(parts: LaneParts<F>) -> Self {
         let beside = parts.beside;
         let lossy = || Box::new(LossyLane { replies: ReplyCache::new(parts.window), beside });
-        let granted = || {
-            let mut keys = [RegionKey(0); MOST_GRANTS];
-            keys.iter_mut().zip(&parts.granted).for_each(|(key, granted)| *key = *granted);
+        let keys = || {
+            let mut keys = Keys { client: parts.client_key, granted: [RegionKey(0); MOST_GRANTS] };
+            keys.granted.iter_mut().zip(&parts.granted).for_each(|(key, granted)| *key = *granted);
             Box::new(keys)
         };
         debug_assert!(parts.granted.len() <= MOST_GRANTS);
@@ -134,7 +143,7 @@ impl<F: Fabric> ServerLane<F> {
                 && parts.published.is_none()
                 && parts.leased.is_none(),
             lossy: parts.plan.is_lossy().then(lossy),
-            granted: parts.leased.is_none().then(granted),
+            keys: parts.leased.is_none().then(keys),
             transfers: LaneTransfers::new(parts.link, parts.config, parts.plan.large, parts.window),
             index: parts.index,
             plan: parts.plan,
@@ -143,7 +152,7 @@ impl<F: Fabric> ServerLane<F> {
             max_answer: parts.max_answer as u32,
             tx: parts.tx,
             rx: parts.rx,
-            client_key: parts.client_key,
+            session: parts.admission.connection().session,
             seen: Seen::new(parts.window, coarse(parts.opened)),
             since: coarse(parts.opened),
             drained: false,
@@ -161,7 +170,7 @@ impl<F: Fabric> ServerLane<F> {
     }
 
     /// Bytes at the start of a lane that hold all fields that every call touches.
-    pub(crate) const HOT: usize = std::mem::offset_of!(Self, receives);
+    pub(crate) const HOT: usize = std::mem::offset_of!(Self, published);
 
     /// Returns whether the lane may have `credits`. The plan lies with the fields that every call touches.
     #[inline]
@@ -194,7 +203,7 @@ impl<F: Fabric> ServerLane<F> {
     pub(crate) fn opened_bytes(&self) -> u64 {
         let own = size_of::<Self>() + self.credits.as_ref().map_or(0, |credits| size_of_val(&**credits));
         let own = own + self.leased.as_ref().map_or(0, |leased| size_of_val(&**leased));
-        let own = own + self.granted.as_ref().map_or(0, |granted| size_of_val(&**granted));
+        let own = own + self.keys.as_ref().map_or(0, |keys| size_of_val(&**keys));
         let published = self.published.as_ref().map_or(0, |published| published.opened_bytes());
         let published = published + self.tx.published_bytes();
         // A lane under leases has one line of its region.
@@ -204,9 +213,16 @@ impl<F: Fabric> ServerLane<F> {
 
     /// Returns the keys of the memory granted with the lane.
     pub(crate) fn granted(&self) -> impl Iterator<Item = RegionKey> {
-        let (lasting, leased) = (self.granted.as_ref(), self.leased.as_ref());
-        let lasting = lasting.into_iter().flat_map(|keys| keys.iter().copied()).filter(|key| key.0 != 0);
-        lasting.chain(leased.into_iter().flat_map(|leased| leased.granted))
+        let lasting = self.keys.iter().flat_map(|keys| keys.granted).filter(|key| key.0 != 0);
+        lasting.chain(self.leased.iter().flat_map(|leased| leased.granted))
+    }
+
+    /// Returns the key of the client's inbound region with the control word for head reports.
+    pub(crate) fn client_key(&self) -> RegionKey {
+        match (&self.keys, &self.leased) {
+            (Some(keys), _) => keys.client,
+            (None, leased) => leased.as_ref().map_or(RegionKey(0), |leased| leased.client),
+        }
     }
 
     /// Returns the lane's inbound region; that of many control lines if leases end.
@@ -220,8 +236,9 @@ impl<F: Fabric> ServerLane<F> {
     }
 
     /// Returns the session of the lane's connection.
+    #[inline]
     pub(crate) fn session(&self) -> u64 {
-        self.admission.connection().session
+        self.session
     }
 
     /// Distinguishes this lane from earlier ones at the same index.
@@ -694,8 +711,8 @@ mod tests {
 
     /// The client's end has the same test.
     #[test]
-    fn what_every_call_touches_lies_in_six_cache_lines() {
-        let end = offset_of!(ServerLane<Sim>, receives);
-        assert!(end <= 6 * 64, "{end}");
+    fn what_every_call_touches_lies_in_five_cache_lines() {
+        let end = offset_of!(ServerLane<Sim>, published);
+        assert!(end <= 5 * 64, "{end}");
     }
 }

@@ -213,7 +213,7 @@ fn join<F: Fabric>(
     let leased = match (memory.pool, command.staged, made.line.take()) {
         (Some(pool), Some(staged), Some(line)) => {
             let keys = [pool.key, memory.control_key];
-            Some(Box::new(LeasedLane::new(staged, keys, pool.place, line.at)))
+            Some(Box::new(LeasedLane::new((command.client_key, staged), keys, pool.place, line.at)))
         }
         _ => None,
     };
