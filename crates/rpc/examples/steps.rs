@@ -1,11 +1,12 @@
 //! Counts the instructions of a call. Client and worker alternate on one thread, so that
 //! `perf stat -e instructions:u` and `valgrind --tool=callgrind` measure the calls and no waiting.
 //!
-//! `steps CALLS [PROTOCOL] [SIZE] [BATCH] [RING] [SECONDS] [SHARING]`: with `BATCH` 1 the client sends 64 calls, each as a
+//! `steps CALLS [PROTOCOL] [SIZE] [BATCH] [RING] [SECONDS] [SHARING] [CLIENTS]`: with `BATCH` 1 the client sends 64 calls, each as a
 //! message of its own, before the worker runs; with a larger `BATCH` it sends batches of that size. With 0 it makes one
 //! call at a time. `RING` is the size of the rings in bytes. With `SECONDS` above 0 each call that is no part of a batch
 //! has a time of its own. `SHARING` is `dedicated`, `locked` or `combined`: the price of a handle that other threads may
-//! share and do not.
+//! share and do not. With more than one of `CLIENTS` each sends what one client would, then the worker runs, and then each
+//! collects: the time of a call is that with as many lanes, whose memory leaves the caches in between.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "an example is an application")]
 
 use dunlin_fabric::{Address, Scheme};
@@ -38,21 +39,25 @@ fn main() -> Result<(), Box<dyn Error>> {
             })
         })?;
     let mut worker = workers.pop().ok_or("no worker")?;
+    let clients = number(8, 1)?;
     let connecting = {
         let (fabric, address) = (fabric.clone(), address.clone());
         let config = ClientConfig {
             window: 256,
             ring_bytes: number(5, 65_536)? as u32,
+            // Instruments are slow.
+            connect_timeout: Duration::from_secs(600),
             ..ClientConfig::with_plan(plan)
         };
-        std::thread::spawn(move || Client::connect(&fabric, &address, config))
+        let connect = move |_| Client::connect(&fabric, &address, config.clone());
+        std::thread::spawn(move || (0..clients).map(connect).collect::<Result<Vec<_>, _>>())
     };
     while !connecting.is_finished() {
         worker.progress();
     }
-    let client = connecting.join().map_err(|_| "the connecting thread panicked")??;
+    let clients = connecting.join().map_err(|_| "the connecting thread panicked")??;
     let time = Some(number(6, 0)? as u64).filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    let mut both = Both { client, worker, payload: vec![7; size], time };
+    let mut both = Both { clients, worker, payload: vec![7; size], time };
     both.run(2_000, batch)?;
     let start = Instant::now();
     both.run(calls, batch)?;
@@ -67,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 struct Both {
-    client: Client<ShmFabric>,
+    clients: Vec<Client<ShmFabric>>,
     worker: Worker<ShmFabric>,
     payload: Vec<u8>,
     time: Option<Duration>,
@@ -77,14 +82,17 @@ impl Both {
     #[inline(never)]
     fn run(&mut self, calls: usize, batch: usize) -> Result<(), CallError> {
         let round = if batch == 0 { 1 } else { 64 };
-        for _ in 0..calls / round {
-            self.submit(round, batch)?;
+        let all = self.clients.len();
+        for _ in 0..calls / (round * all) {
+            (0..all).try_for_each(|client| self.submit(client, round, batch))?;
             self.serve();
-            let mut done = 0;
-            while done < round {
-                done += self.collect()?;
-                if done < round {
-                    self.serve();
+            for client in 0..all {
+                let mut done = 0;
+                while done < round {
+                    done += self.collect(client);
+                    if done < round {
+                        self.serve();
+                    }
                 }
             }
         }
@@ -92,23 +100,24 @@ impl Both {
     }
 
     #[inline(never)]
-    fn submit(&mut self, count: usize, batch: usize) -> Result<(), CallError> {
+    fn submit(&mut self, client: usize, count: usize, batch: usize) -> Result<(), CallError> {
+        let client = &mut self.clients[client];
         if batch <= 1 {
             return (0..count).try_for_each(|_| {
                 let submitted = match self.time {
-                    None => self.client.submit_on(0, 1, &self.payload),
-                    Some(time) => self.client.within(time).submit_on(0, 1, &self.payload),
+                    None => client.submit_on(0, 1, &self.payload),
+                    Some(time) => client.within(time).submit_on(0, 1, &self.payload),
                 };
                 submitted.map(drop)
             });
         }
         for sent in 1..=count {
-            self.client.push_on(0, 1, &self.payload)?;
+            client.push_on(0, 1, &self.payload)?;
             if sent % batch == 0 {
-                self.client.flush()?;
+                client.flush()?;
             }
         }
-        self.client.flush()
+        client.flush()
     }
 
     #[inline(never)]
@@ -117,8 +126,8 @@ impl Both {
     }
 
     #[inline(never)]
-    fn collect(&mut self) -> Result<usize, CallError> {
+    fn collect(&mut self, client: usize) -> usize {
         let length = self.payload.len();
-        Ok(self.client.collect(|_, outcome| assert_eq!(outcome.map(<[u8]>::len), Ok(length))))
+        self.clients[client].collect(|_, outcome| assert_eq!(outcome.map(<[u8]>::len), Ok(length)))
     }
 }
