@@ -108,8 +108,11 @@ impl ImportCache {
                 import
             }
         };
-        let before = self.newest.replace(import);
-        self.others.splice(0..0, before.filter(|i| !i.is_revoked()));
+        if let Some(before) = self.newest.replace(import)
+            && !before.is_revoked()
+        {
+            self.others.insert(0, before);
+        }
         Some(())
     }
 
