@@ -83,6 +83,14 @@ impl Slot {
     }
 }
 
+/// Puts a slot at the head of the list of free ones.
+#[inline(always)]
+fn free(slot: &mut Slot, index: usize, first: &mut u16, room: &mut u16) {
+    slot.state = State::Free;
+    slot.sequence = u64::from(std::mem::replace(first, index as u16));
+    *room += 1;
+}
+
 /// The part of a call's state that few calls need.
 #[derive(Debug)]
 struct Rare<M: Memory> {
@@ -405,12 +413,18 @@ impl<M: Memory> Slots<M> {
         let slot = self.slots.get_mut(index)?;
         let plain =
             slot.call == call && slot.state == State::InFlight && slot.sequence < self.sent && !slot.rare;
-        if !plain || !sink.offer(lane, call, payload) {
+        if !plain {
             return self.answer(call, payload, None);
         }
-        slot.state = State::Free;
-        slot.sequence = u64::from(std::mem::replace(&mut self.free, index as u16));
-        self.room += 1;
+        if sink.offer(lane, call, payload) {
+            free(slot, index, &mut self.free, &mut self.room);
+        } else if let Some(place) = slot.line.get_mut(..payload.len()) {
+            copy_bytes(place, payload);
+            (slot.line_length, slot.state) = (payload.len() as u8, State::Done);
+            self.push_done(call);
+        } else {
+            return self.answer(call, payload, None);
+        }
         self.in_flight -= 1;
         Some(Answered::Wanted)
     }
@@ -514,9 +528,7 @@ impl<M: Memory> Slots<M> {
         if slot.state == State::Zombie {
             self.in_flight -= 1;
         }
-        slot.state = State::Free;
-        slot.sequence = u64::from(std::mem::replace(&mut self.free, index as u16));
-        self.room += 1;
+        free(slot, index, &mut self.free, &mut self.room);
         if slot.rare {
             slot.rare = false;
             self.clear_rare(index);
@@ -566,9 +578,30 @@ impl<M: Memory> Slots<M> {
         None
     }
 
+    /// Returns the slot of a finished call that has a result and no rare state.
+    #[inline(always)]
+    fn plain_result(&self, call: u32) -> Option<&Slot> {
+        let slot = self.slots.get(split_call(call).0)?;
+        (slot.call == call && slot.state == State::Done && !slot.rare).then_some(slot)
+    }
+
+    /// Returns whether a finished call has a result; not for each that has.
+    #[inline(always)]
+    pub(crate) fn has_plain_result(&self, call: u32) -> bool {
+        self.plain_result(call).is_some()
+    }
+
     /// Returns the outcome of a finished call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn outcome(&self, call: u32) -> Result<&[u8], CallError> {
+        match self.plain_result(call).and_then(|slot| slot.line.get(..slot.line_length.into())) {
+            Some(result) => Ok(result),
+            None => self.any_outcome(call),
+        }
+    }
+
+    #[inline(never)]
+    fn any_outcome(&self, call: u32) -> Result<&[u8], CallError> {
         let (index, _) = split_call(call);
         let done = |slot: &&Slot| slot.call == call && matches!(slot.state, State::Done | State::Expired);
         let (Some(slot), Some(rare)) = (self.slots.get(index).filter(done), self.rare.get(index)) else {
@@ -603,6 +636,17 @@ impl<M: Memory> Slots<M> {
         if self.first_done == Some(call) {
             self.pop_done();
         }
+        let (index, _) = split_call(call);
+        match self.slots.get_mut(index) {
+            Some(slot) if slot.call == call && slot.state == State::Done && !slot.rare => {
+                free(slot, index, &mut self.free, &mut self.room);
+            }
+            _ => self.forget_any(call),
+        }
+    }
+
+    #[inline(never)]
+    fn forget_any(&mut self, call: u32) {
         let Some(slot) = self.get(call) else { return };
         let state = slot.state;
         match state {

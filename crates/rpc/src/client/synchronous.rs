@@ -574,27 +574,28 @@ impl<F: Fabric> Client<F> {
     /// Waits until a call has its outcome. A call that was `just_sent` cannot be answered yet, so the first
     /// poll is left to the wait itself.
     #[inline]
-    pub(crate) fn wait_until_done(&mut self, id: CallId, mut just_sent: bool) {
+    pub(crate) fn wait_until_done(&mut self, id: CallId, just_sent: bool) {
         self.waiter.reset();
         let is_so = |core: &mut Core<F>| core.is_done(id);
+        if just_sent {
+            self.idle(Nanos::MAX, is_so);
+        }
         while !self.core.is_done(id) {
-            match std::mem::take(&mut just_sent) {
-                true => self.idle(Nanos::MAX, is_so),
-                false => self.poll_until(Nanos::MAX, is_so),
-            }
+            self.poll_until(Nanos::MAX, is_so);
         }
     }
 
     /// Returns the result of a finished call, or releases the call and returns its error.
     #[inline]
     pub(crate) fn response(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
-        match self.core.outcome(id) {
-            Ok(_) => Ok(Response { core: &mut self.core, id }),
-            Err(error) => {
-                self.core.forget(id);
-                Err(error)
-            }
+        // The usual result is looked up once, by its reader.
+        if !self.core.has_plain_result(id)
+            && let Err(error) = self.core.outcome(id).map(drop)
+        {
+            self.core.forget(id);
+            return Err(error);
         }
+        Ok(Response { core: &mut self.core, id })
     }
 
     /// Waits until some call is finished, and returns its id; `None` if no call is in flight.
