@@ -716,12 +716,6 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Returns whether a finished call has a result; not for each that has.
-    #[inline]
-    pub(crate) fn has_plain_result(&self, id: CallId) -> bool {
-        matches!(self.lanes.get(id.lane as usize), Some(Some(lane)) if lane.slots.has_plain_result(id.call))
-    }
-
     /// Releases a call that the caller no longer needs.
     #[inline]
     pub(crate) fn forget(&mut self, id: CallId) {

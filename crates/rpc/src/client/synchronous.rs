@@ -589,9 +589,8 @@ impl<F: Fabric> Client<F> {
     #[inline]
     pub(crate) fn response(&mut self, id: CallId) -> Result<Response<'_, F>, CallError> {
         // The usual result is looked up once, by its reader.
-        if !self.core.has_plain_result(id)
-            && let Err(error) = self.core.outcome(id).map(drop)
-        {
+        let is_usual = self.core.lane(id.lane).is_some_and(|lane| lane.slots.has_plain_result(id.call));
+        if !is_usual && let Err(error) = self.core.outcome(id).map(drop) {
             self.core.forget(id);
             return Err(error);
         }
