@@ -12,7 +12,7 @@ pub mod traced;
 
 #[cfg(target_arch = "x86_64")]
 pub use futex::{Sleeps, UNEXPECTED, count_sleeps, sleeps};
-pub use process::{Process, Role, play, ready};
+pub use process::{Process, Role, ready, run};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::io;

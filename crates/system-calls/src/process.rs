@@ -1,5 +1,5 @@
 //! Roles: the test binary, started again as another process. The binary has a main function of its own, which calls
-//! [`play`] first.
+//! [`run`].
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -11,15 +11,31 @@ const ARGUMENTS: &str = "WATCHED_ARGUMENTS";
 pub type Role = fn(&str);
 
 /// Plays a role of this binary and ends the process, if it was started for one.
-///
-/// # Panics
-/// There is no such role.
-pub fn play(roles: &[(&str, Role)]) {
+fn play(roles: &[(&str, Role)]) {
     let Ok(name) = std::env::var(ROLE) else { return };
     let arguments = std::env::var(ARGUMENTS).unwrap_or_default();
     let role = roles.iter().find(|role| role.0 == name);
     role.unwrap_or_else(|| panic!("{name} is no role of this binary")).1(&arguments);
     std::process::exit(0);
+}
+
+/// The main function of a test binary: plays its role, or runs the tests whose names contain the first argument that is no
+/// option. `--list` names them.
+///
+/// # Panics
+/// A test fails, or the binary has no such role.
+pub fn run(roles: &[(&str, Role)], tests: &[(&str, fn())]) {
+    play(roles);
+    let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-')).unwrap_or_default();
+    let lists = std::env::args().any(|word| word == "--list");
+    for (name, test) in tests.iter().filter(|(name, _)| name.contains(&wanted)) {
+        if lists {
+            println!("{name}: test");
+        } else {
+            test();
+            println!("test {name} ... ok");
+        }
+    }
 }
 
 /// Tells the test that the role is ready.

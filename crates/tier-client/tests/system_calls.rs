@@ -5,7 +5,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use dunlin_system_calls::{Process, play, ready};
+use dunlin_system_calls::{Process, ready, run};
 use std::io::Read as _;
 
 #[cfg(target_arch = "x86_64")]
@@ -36,8 +36,17 @@ mod watched {
     const NODES: [&str; 2] = ["own", "other"];
     const KINDS: [&str; 6] = ["write", "read", "fetch_add", "compare_swap", "list", "buffer"];
 
-    pub(super) fn roles() {
-        play(&[("nodes", nodes), ("user", user), ("plain", plain), ("offender", offender)]);
+    pub(super) fn run_all() {
+        run(
+            &[("nodes", nodes), ("user", user), ("plain", plain), ("offender", offender)],
+            &[
+                ("operations_sleep_and_wake_at_most", operations_sleep_and_wake_at_most),
+                (
+                    "the_worker_sleeps_and_wakes_at_most_once_for_a_request",
+                    the_worker_sleeps_and_wakes_at_most_once_for_a_request,
+                ),
+            ],
+        );
     }
 
     /// Two nodes, of which the first one serves processes, until the input ends.
@@ -152,7 +161,7 @@ mod watched {
 
     /// The worker of a node sleeps and wakes the process once for a request at most. It makes no other call for it, but to
     /// yield its core while it polls.
-    pub(super) fn the_worker_sleeps_and_wakes_at_most_once_for_a_request() {
+    fn the_worker_sleeps_and_wakes_at_most_once_for_a_request() {
         let mut nodes = Process::start("nodes", &format!("worker-calls-{}", std::process::id())).unwrap();
         let address = nodes.line().unwrap();
         for place in NODES {
@@ -181,7 +190,7 @@ mod watched {
         end(0)
     }
 
-    pub(super) fn operations_sleep_and_wake_at_most() {
+    fn operations_sleep_and_wake_at_most() {
         let mut offender = Process::start("offender", "").unwrap();
         assert_eq!(offender.line().unwrap(), "ready");
         assert_eq!(offender.wait().unwrap().code(), Some(UNEXPECTED), "the filter does not watch");
@@ -211,23 +220,5 @@ mod watched {
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
-    {
-        watched::roles();
-        let tests: [(&str, fn()); 2] = [
-            ("operations_sleep_and_wake_at_most", watched::operations_sleep_and_wake_at_most),
-            (
-                "the_worker_sleeps_and_wakes_at_most_once_for_a_request",
-                watched::the_worker_sleeps_and_wakes_at_most_once_for_a_request,
-            ),
-        ];
-        let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-'));
-        for (name, test) in tests {
-            if std::env::args().any(|word| word == "--list") {
-                println!("{name}: test");
-            } else if wanted.as_ref().is_none_or(|wanted| name.contains(wanted.as_str())) {
-                test();
-                println!("test {name} ... ok");
-            }
-        }
-    }
+    watched::run_all();
 }

@@ -11,7 +11,7 @@
 mod watched {
     use dunlin_fabric::Scheme;
     use dunlin_fabric_shm::{ShmConfig, ShmFabric};
-    use dunlin_system_calls::{Process, UNEXPECTED, count_sleeps, end, play, ready, sleeps};
+    use dunlin_system_calls::{Process, UNEXPECTED, count_sleeps, end, ready, run, sleeps};
     use dunlin_tier_node::{Buffer, Lmr, Operations, Peer, Spec, Tier, TierConfig};
     use std::io::Read as _;
     use std::process::ExitStatus;
@@ -32,8 +32,11 @@ mod watched {
     const KINDS: [&str; 8] =
         ["write", "long write", "read", "long read", "fetch_add", "compare_swap", "list", "buffer"];
 
-    pub(super) fn roles() {
-        play(&[("store", store), ("user", user), ("offender", offender)]);
+    pub(super) fn run_all() {
+        run(
+            &[("store", store), ("user", user), ("offender", offender)],
+            &[("operations_make_no_system_call", operations_make_no_system_call)],
+        );
     }
 
     /// Starts the node of a role. Its busy waits never sleep, however crowded the cores are.
@@ -130,7 +133,7 @@ mod watched {
         process.wait().unwrap()
     }
 
-    pub(super) fn operations_make_no_system_call() {
+    fn operations_make_no_system_call() {
         assert_eq!(ended("offender", "").code(), Some(UNEXPECTED), "the filter does not watch");
         for place in NAMES {
             for kind in KINDS {
@@ -152,14 +155,5 @@ mod watched {
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
-    {
-        watched::roles();
-        let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-'));
-        if std::env::args().any(|word| word == "--list") {
-            println!("operations_make_no_system_call: test");
-        } else if wanted.is_none_or(|name| "operations_make_no_system_call".contains(&name)) {
-            watched::operations_make_no_system_call();
-            println!("test operations_make_no_system_call ... ok");
-        }
-    }
+    watched::run_all();
 }
